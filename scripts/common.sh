@@ -1,0 +1,57 @@
+# shellcheck shell=bash
+# Sourced by every script: strict mode, where the project lies, which Python runs it, and a few words.
+
+set -euo pipefail
+
+ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+VENV=${VENV:-$ROOT/.venv}
+if [[ -x $VENV/bin/python ]]; then
+  PATH=$VENV/bin:$PATH
+fi
+# The scripts run this checkout, also where the package is installed from elsewhere.
+export PATH PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
+
+# Ends the script with one sentence.
+die() {
+  echo "$(basename -- "$0"): $*" >&2
+  exit 1
+}
+
+# Prints the comment block at the top of the script: its usage.
+usage() {
+  sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
+}
+
+# Runs a command, or with DRY_RUN=1 prints it.
+run() {
+  if [[ -n ${DRY_RUN:-} ]]; then
+    printf '%q ' "$@"
+    echo
+  else
+    "$@"
+  fi
+}
+
+# Prints the flags of a recipe, one word a line: comments go, "--flag value" becomes two words.
+recipe() {
+  [[ -r $1 ]] || die "no recipe $1; CONFIG names a file of flags as in $ROOT/configs"
+  sed -e 's/[[:space:]]*#.*$//' -e '/^[[:space:]]*$/d' -e 's/^[[:space:]]*//' "$1" |
+    sed -e 's/[[:space:]]\{1,\}/\n/'
+}
+
+# fairseq-train with the plugin, in NPROC processes of this machine (default: fairseq's own choice, one a GPU).
+fairseq_train() {
+  local plugin=(--user-dir "$ROOT/tupe_fairseq")
+  if [[ ${NPROC:-1} -eq 1 ]]; then
+    run fairseq-train "${plugin[@]}" "$@"
+  elif [[ " $* " != *" --cpu "* ]] && nvidia-smi --list-gpus >/dev/null 2>&1; then
+    run fairseq-train "${plugin[@]}" --distributed-world-size "$NPROC" "$@"
+  else
+    # fairseq starts processes for GPUs only; on the CPU torchrun does, and each is told its rank.
+    # shellcheck disable=SC2016
+    run torchrun --standalone --nproc-per-node "$NPROC" --no-python \
+      bash -c 'exec fairseq-train "$@" --distributed-rank "$RANK"' fairseq-train \
+      "${plugin[@]}" --cpu --distributed-world-size "$NPROC" --distributed-init-method env:// \
+      --distributed-no-spawn --distributed-backend gloo --ddp-backend legacy_ddp "$@"
+  fi
+}

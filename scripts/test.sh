@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Sets everything up, then runs lint, type check and tests.
+#
+#   bash scripts/test.sh [pytest flags]
+#
+# For example "-m 'not slow'" for the quick tests alone, or "-k bias".
+
+# shellcheck source=scripts/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  usage
+  exit
+fi
+
+bash "$ROOT/scripts/setup.sh"
+PATH=$VENV/bin:$PATH
+cd -- "$ROOT"
+run ruff check .
+run ruff format --check .
+run mypy
+run shellcheck -x scripts/*.sh
+run python -m pytest "$@"

@@ -1,0 +1,22 @@
+"""What the tests share: the repository's root and the real data kept beside it."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository's root."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real GLUE, text and golden values; tests that need them are skipped where the folder does not exist."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip(f"no folder {SHARED_DATA}: real data is kept outside the project")
+    return SHARED_DATA

@@ -1,0 +1,62 @@
+"""attention.py against the formula, with and without padding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference
+import torch
+
+from tupe_fairseq.attention import SelfAttention, attention
+
+BATCH, LENGTH, WIDTH, HEADS = 3, 6, 8, 2
+PADDING = torch.tensor([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1], [0, 1, 1, 1, 1, 1]], dtype=torch.bool)
+
+
+@pytest.fixture
+def layer() -> SelfAttention:
+    torch.manual_seed(0)
+    return SelfAttention(WIDTH, HEADS, dropout=0.0).double()
+
+
+@pytest.mark.parametrize("padding", [None, PADDING], ids=["full", "padded"])
+def test_layer_is_the_formula(layer: SelfAttention, padding: torch.Tensor | None) -> None:
+    x = torch.randn(BATCH, LENGTH, WIDTH, dtype=torch.float64)
+    bias = torch.randn(HEADS, LENGTH, LENGTH, dtype=torch.float64)
+    weights = layer.in_proj.weight.detach().numpy().reshape(3, WIDTH, WIDTH)
+    biases = layer.in_proj.bias.detach().numpy().reshape(3, WIDTH)
+    out_weight, out_bias = layer.out_proj.weight.detach().numpy(), layer.out_proj.bias.detach().numpy()
+    actual = layer(x, bias, padding).detach().numpy()
+    for b in range(BATCH):
+        heads = reference.attention(
+            x[b].numpy(),
+            *zip(weights, biases),
+            bias.numpy(),
+            None if padding is None else padding[b].tolist(),
+        )
+        expected = heads @ out_weight.T + out_bias
+        np.testing.assert_allclose(actual[b], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_row_of_padding_alone_stays_finite(dtype: torch.dtype) -> None:
+    shape = (1, HEADS, LENGTH, WIDTH // HEADS)
+    query, key, value = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))
+    bias = torch.randn(HEADS, LENGTH, LENGTH, dtype=dtype, requires_grad=True)
+    out = attention(query, key, value, bias, torch.ones(1, LENGTH, dtype=torch.bool))
+    out.float().sum().backward()
+    for tensor in (out, query.grad, key.grad, value.grad, bias.grad):
+        assert tensor.isfinite().all()
+
+
+def test_dropout_drops_weights_and_keeps_their_mean() -> None:
+    torch.manual_seed(0)
+    length, rate = 64, 0.25
+    value = torch.eye(length).view(1, 1, length, length)  # the output is the weights themselves
+    zero = torch.zeros(1, 1, length, 1)
+    weights = attention(zero, zero, value, torch.zeros(1, length, length), dropout=rate)
+    dropped = (weights == 0).double().mean().item()
+    sigma = (rate * (1 - rate) / length**2) ** 0.5
+    assert abs(dropped - rate) < 5 * sigma
+    kept = weights[weights != 0]
+    torch.testing.assert_close(kept, torch.full_like(kept, 1 / length / (1 - rate)))

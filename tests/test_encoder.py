@@ -1,0 +1,146 @@
+"""Laws of the encoder: what must hold whatever the weights are."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+import torch
+
+from tupe_fairseq.attention import SelfAttention
+from tupe_fairseq.encoder import EncoderConfig, TupeEncoder, init_weights
+
+CONFIG = EncoderConfig(
+    vocab_size=40,
+    padding_idx=1,
+    layers=3,
+    embed_dim=16,
+    ffn_dim=32,
+    num_heads=4,
+    max_positions=12,
+    relative=True,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
+
+
+@pytest.fixture
+def encoder() -> TupeEncoder:
+    torch.manual_seed(0)
+    encoder = TupeEncoder(CONFIG).double().eval()
+    for parameter in encoder.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return encoder
+
+
+def sentence(*length: int) -> torch.Tensor:
+    return torch.randint(4, CONFIG.vocab_size, length)
+
+
+def test_padding_never_changes_a_sentence(encoder: TupeEncoder) -> None:
+    alone = sentence(1, 7)
+    batch = torch.full((2, 12), CONFIG.padding_idx)
+    batch[0, :7], batch[1] = alone[0], sentence(12)
+    torch.testing.assert_close(encoder(batch)[0][0, :7], encoder(alone)[0][0], rtol=0, atol=1e-12)
+
+
+def test_sentences_do_not_see_each_other(encoder: TupeEncoder) -> None:
+    batch = sentence(3, 9)
+    torch.testing.assert_close(encoder(batch)[0][1:2], encoder(batch[1:2])[0], rtol=0, atol=1e-12)
+
+
+def test_permutation_equivariant_without_bias(
+    encoder: TupeEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens, order = sentence(2, 10), torch.randperm(10)
+    with_bias = encoder(tokens[:, order])[0] - encoder(tokens)[0][:, order]
+    assert with_bias.abs().max() > 0.01, "with a bias, the order counts"
+    zero = torch.zeros(CONFIG.num_heads, 10, 10, dtype=torch.float64)
+    monkeypatch.setattr(encoder.position_bias, "forward", lambda length: zero)
+    torch.testing.assert_close(
+        encoder(tokens[:, order])[0], encoder(tokens)[0][:, order], rtol=0, atol=1e-12
+    )
+
+
+def test_every_layer_receives_the_same_bias(encoder: TupeEncoder) -> None:
+    received = []
+    for layer in encoder.layers:
+        layer.self_attn.register_forward_hook(lambda module, args, out: received.append(args[1]))
+    encoder(sentence(2, 8))
+    assert len(received) == CONFIG.layers
+    assert all(bias is received[0] for bias in received)
+    torch.testing.assert_close(received[0], encoder.position_bias(8))
+
+
+def test_the_bias_reaches_the_softmax(encoder: TupeEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bias that forbids all keys but one makes every query see that key's value."""
+    bias = torch.full((CONFIG.num_heads, 8, 8), -1e9, dtype=torch.float64)
+    bias[:, :, 3] = 0
+    monkeypatch.setattr(encoder.position_bias, "forward", lambda length: bias)
+    seen = {}
+
+    def keep(module: SelfAttention, args: tuple, out: torch.Tensor) -> None:
+        x = args[0]
+        value = module.in_proj(x)[..., 2 * CONFIG.embed_dim :]
+        seen["expected"] = module.out_proj(value[:, 3:4].expand_as(x))
+        seen["actual"] = out
+
+    encoder.layers[0].self_attn.register_forward_hook(keep)
+    encoder(sentence(2, 8))
+    torch.testing.assert_close(seen["actual"], seen["expected"], rtol=0, atol=1e-12)
+
+
+def test_hidden_states_are_returned_when_asked(encoder: TupeEncoder) -> None:
+    tokens = sentence(2, 5)
+    features, none = encoder(tokens)
+    again, hiddens = encoder(tokens, return_all_hiddens=True)
+    assert none == []
+    assert len(hiddens) == CONFIG.layers + 1
+    assert torch.equal(features, again)
+    assert torch.equal(hiddens[-1], features)
+
+
+def test_rows_of_padding_alone_stay_finite(encoder: TupeEncoder) -> None:
+    tokens = torch.full((2, 6), CONFIG.padding_idx)
+    tokens[0] = sentence(6)
+    features, _ = encoder(tokens)
+    features.sum().backward()
+    assert features.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in encoder.parameters())
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        ({"num_heads": 3}, "3 attention heads do not divide the width 16; .*--encoder-attention-heads"),
+        ({"num_buckets": 31}, "even number of at least 4 buckets, not 31; change --rel-pos-bins"),
+        ({"num_buckets": 2}, "even number of at least 4 buckets"),
+        ({"max_distance": 8}, "8, must exceed the 8 exact distances .*--max-rel-pos"),
+        ({"layers": 0}, "layers must be at least 1, not 0"),
+        ({"dropout": 1.0}, "dropout must be a probability below 1"),
+    ],
+)
+def test_impossible_numbers_are_refused(change: dict, sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        dataclasses.replace(CONFIG, **change)
+    assert re.search(sentence, str(error.value))
+
+
+def test_too_long_a_sentence_is_refused(encoder: TupeEncoder) -> None:
+    with pytest.raises(ValueError, match="13 tokens .* 12 positions"):
+        encoder(sentence(1, 13))
+
+
+def test_initialisation() -> None:
+    torch.manual_seed(0)
+    encoder = TupeEncoder(dataclasses.replace(CONFIG, vocab_size=5000, embed_dim=64)).apply(init_weights)
+    for name, parameter in encoder.named_parameters():
+        if "layer_norm" in name:
+            assert (parameter == (1 if name.endswith("weight") else 0)).all(), name
+        elif name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        else:  # matrices and tables: N(0, 0.02)
+            spread = parameter.std().item()
+            assert abs(spread - 0.02) < 5 * 0.02 / (2 * parameter.numel()) ** 0.5, name
+    assert (encoder.embed_tokens.weight[CONFIG.padding_idx] == 0).all()

@@ -1,0 +1,105 @@
+"""What an architecture is: its options, and the paper's variants and the sizes as tables.
+
+An architecture is ``<variant>_<size>``, ``tupe_r_base`` for example. It sets the options that the user leaves
+open, never those that the user gives.
+"""
+
+# No "from __future__ import annotations" here: fairseq reads the types of the fields, not their names.
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Callable
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from omegaconf import II
+
+from .encoder import EncoderConfig
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a model of the paper's Table 1 is made of."""
+
+    relative: bool  # T5's relative bias on top of the absolute term
+
+
+VARIANTS = {
+    "tupe_a": Variant(relative=False),  # equation 7 with the reset of equations 10 and 11
+    "tupe_r": Variant(relative=True),  # equation 8 with the same reset
+}
+
+# base: the paper, section 4.1, and BERT (arXiv:1810.04805, section 3), as is large; small and tiny: the
+# compact BERTs of Turc et al. (arXiv:1908.08962, table 1). The inner width is 4 x the width in all of them,
+# and a head is 64 wide.
+SIZES = {
+    "tiny": {"encoder_layers": 2, "encoder_embed_dim": 128},
+    "small": {"encoder_layers": 4, "encoder_embed_dim": 512},
+    "base": {"encoder_layers": 12, "encoder_embed_dim": 768},
+    "large": {"encoder_layers": 24, "encoder_embed_dim": 1024},
+}
+for _size in SIZES.values():
+    _size["encoder_ffn_embed_dim"] = 4 * _size["encoder_embed_dim"]
+    _size["encoder_attention_heads"] = _size["encoder_embed_dim"] // 64
+
+
+@dataclass
+class TupeConfig(FairseqDataclass):
+    """The options of the model ``tupe``; the defaults are those of ``tupe_r_base``."""
+
+    variant: ChoiceEnum(list(VARIANTS)) = field(
+        default="tupe_r", metadata={"help": "model of the paper's Table 1"}
+    )
+    encoder_layers: int = field(default=12, metadata={"help": "number of layers"})
+    encoder_embed_dim: int = field(default=768, metadata={"help": "width of the model"})
+    encoder_ffn_embed_dim: int = field(default=3072, metadata={"help": "inner width of the feed-forward"})
+    encoder_attention_heads: int = field(default=12, metadata={"help": "number of attention heads"})
+    max_positions: int = field(
+        default=II("task.tokens_per_sample"),
+        metadata={"help": "longest sequence the model has positions for (default: --tokens-per-sample)"},
+    )
+    rel_pos_bins: int = field(default=32, metadata={"help": "buckets of relative positions, an even number"})
+    max_rel_pos: int = field(default=128, metadata={"help": "distance from which on the last bucket holds"})
+    dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings and layer outputs"})
+    attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights"})
+    activation_dropout: float = field(default=0.0, metadata={"help": "dropout after the feed-forward's GELU"})
+    pooler_dropout: float = field(default=0.0, metadata={"help": "dropout in the sentence head"})
+
+
+def encoder_config(cfg: TupeConfig, vocab_size: int, padding_idx: int) -> EncoderConfig:
+    """The numbers of the torch-only encoder that the options ask for.
+
+    Raises:
+        ValueError: the options contradict each other; the sentence names the flag to change.
+    """
+    return EncoderConfig(
+        vocab_size=vocab_size,
+        padding_idx=padding_idx,
+        layers=cfg.encoder_layers,
+        embed_dim=cfg.encoder_embed_dim,
+        ffn_dim=cfg.encoder_ffn_embed_dim,
+        num_heads=cfg.encoder_attention_heads,
+        max_positions=cfg.max_positions,
+        relative=VARIANTS[str(cfg.variant)].relative,
+        num_buckets=cfg.rel_pos_bins,
+        max_distance=cfg.max_rel_pos,
+        dropout=cfg.dropout,
+        attention_dropout=cfg.attention_dropout,
+        activation_dropout=cfg.activation_dropout,
+    )
+
+
+def architectures() -> dict[str, Callable[[Any], None]]:
+    """Name of every architecture, with the function that sets what the user left open."""
+
+    def preset(options: dict[str, Any]) -> Callable[[Any], None]:
+        def set_missing(args: Any) -> None:
+            for name, value in options.items():
+                if not hasattr(args, name):
+                    setattr(args, name, value)
+
+        return set_missing
+
+    return {
+        f"{variant}_{size}": preset({"variant": variant, **SIZES[size]})
+        for variant, size in product(VARIANTS, SIZES)
+    }

@@ -1,0 +1,174 @@
+"""The fairseq model ``tupe``: the torch-only encoder with a masked LM head and sentence heads.
+
+Shapes: B batch, T tokens, D model width, V vocabulary, N masked positions of a batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.models import BaseFairseqModel, register_model, register_model_architecture
+from torch import Tensor, nn
+
+from .checkpoints import model_options
+from .config import TupeConfig, architectures, encoder_config
+from .encoder import TupeEncoder, init_weights
+from .positional import LAYER_NORM_EPS
+from .vocabulary import PAD
+
+logger = logging.getLogger(__name__)
+
+
+class LMHead(nn.Module):
+    """Dense, GELU, LayerNorm, then the token embeddings as output weights and a bias."""
+
+    def __init__(self, embed_dim: int, vocab_size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(embed_dim, embed_dim)
+        self.layer_norm = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, features: Tensor, embeddings: Tensor) -> Tensor:
+        """Returns logits (..., V) for features (..., D) and token embeddings (V, D)."""
+        return F.linear(self.layer_norm(F.gelu(self.dense(features))), embeddings, self.bias)
+
+
+class SentenceHead(nn.Module):
+    """Classification or regression from the first token: dense, tanh, dropout, projection."""
+
+    def __init__(self, embed_dim: int, num_classes: int, dropout: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(embed_dim, embed_dim)
+        self.dropout = nn.Dropout(dropout)
+        self.out_proj = nn.Linear(embed_dim, num_classes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Returns (B, classes) for features (B, T, D)."""
+        return self.out_proj(self.dropout(torch.tanh(self.dense(features[:, 0]))))
+
+
+@register_model("tupe", dataclass=TupeConfig)
+class TupeModel(BaseFairseqModel):
+    """Encoder-only Transformer with untied positional encoding."""
+
+    def __init__(self, cfg: TupeConfig, vocab_size: int, padding_idx: int) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.encoder = TupeEncoder(encoder_config(cfg, vocab_size, padding_idx))
+        self.lm_head = LMHead(cfg.encoder_embed_dim, vocab_size)
+        self.classification_heads = nn.ModuleDict()
+        self.apply(init_weights)
+
+    @classmethod
+    def build_model(cls, cfg: TupeConfig, task: Any) -> TupeModel:
+        """Builds the model for a task, whose rows must fit the position table.
+
+        Raises:
+            ValueError: the task's rows are longer than the model's positions, or the options contradict each
+                other.
+        """
+        if task.max_positions() > cfg.max_positions:
+            raise ValueError(
+                f"--tokens-per-sample {task.max_positions()} asks for longer sequences than the "
+                f"--max-positions {cfg.max_positions} of the model; lower the one or raise the other"
+            )
+        return cls(cfg, len(task.source_dictionary), task.source_dictionary.pad())
+
+    def max_positions(self) -> int:
+        """Longest sequence in tokens, [CLS] included."""
+        return self.encoder.cfg.max_positions
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        features_only: bool = False,
+        masked_tokens: Tensor | None = None,
+        classification_head_name: str | None = None,
+        return_all_hiddens: bool = False,
+        **unused: Any,
+    ) -> tuple[Tensor, dict[str, list[Tensor]]]:
+        """Runs the encoder and one head; the names are those of fairseq's RoBERTa.
+
+        Args:
+            src_tokens: (B, T), [CLS] first, padding last.
+            src_lengths: not used; the padding is read from the tokens.
+            features_only: no head.
+            masked_tokens: (B, T), True at the N positions to predict; all when None.
+            classification_head_name: the sentence head to use in place of the masked LM's.
+            return_all_hiddens: also return the embeddings and each layer's output, (B, T, D) each.
+
+        Returns:
+            Logits (N, V), or (B, T, V) without masked_tokens; features (B, T, D) if features_only; or the
+            sentence head's (B, classes). With it {"inner_states": hidden states}.
+        """
+        features, hiddens = self.encoder(src_tokens, return_all_hiddens)
+        extra = {"inner_states": hiddens}
+        if classification_head_name is not None:
+            return self.classification_heads[classification_head_name](features), extra
+        if features_only:
+            return features, extra
+        if masked_tokens is not None:
+            features = features[masked_tokens]  # (N, D)
+        return self.lm_head(features, self.encoder.embed_tokens.weight), extra
+
+    def get_normalized_probs(
+        self, net_output: tuple[Tensor, Any], log_probs: bool, sample: dict | None = None
+    ) -> Tensor:
+        """(Log-)probabilities in float32, of the shape of the logits."""
+        logits = net_output[0].float()
+        return logits.log_softmax(dim=-1) if log_probs else logits.softmax(dim=-1)
+
+    def register_classification_head(self, name: str, num_classes: int) -> None:
+        """Adds a sentence head with fresh weights, or replaces the one of that name."""
+        head = SentenceHead(self.cfg.encoder_embed_dim, num_classes, self.cfg.pooler_dropout)
+        self.classification_heads[name] = head.apply(init_weights)
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Lets a checkpoint start a model with other sentence heads, and the log says so.
+
+        A head that the checkpoint lacks, or has in another shape, keeps its fresh weights; one that the model
+        lacks is left out. Nothing else may be missing or left over.
+        """
+        super().upgrade_state_dict_named(state_dict, name)
+        prefix = f"{name}.classification_heads." if name else "classification_heads."
+        own = {prefix + key: value for key, value in self.classification_heads.state_dict().items()}
+        for key in [key for key in state_dict if key.startswith(prefix)]:
+            if key not in own or own[key].shape != state_dict[key].shape:
+                logger.warning("left out of the checkpoint, as this model has no such sentence head: %s", key)
+                del state_dict[key]
+        for key in own.keys() - state_dict.keys():
+            logger.info("not in the checkpoint, so it starts from fresh weights: %s", key)
+            state_dict[key] = own[key]
+
+
+def load_model(state: dict[str, Any]) -> TupeModel:
+    """The model of a checkpoint with its weights, in evaluation mode, without a task.
+
+    Args:
+        state: what ``checkpoints.load`` returns.
+
+    Raises:
+        ValueError: the checkpoint is not of a model of this plugin, or its weights do not fit its options.
+    """
+    options = model_options(state)
+    names = {f.name for f in dataclasses.fields(TupeConfig)}
+    cfg = TupeConfig(**{name: value for name, value in options.items() if name in names and name != "_name"})
+    weights = dict(state["model"])
+    model = TupeModel(cfg, weights["encoder.embed_tokens.weight"].size(0), padding_idx=PAD)
+    for key, weight in weights.items():
+        if key.startswith("classification_heads.") and key.endswith(".out_proj.weight"):
+            model.register_classification_head(key.split(".")[1], weight.size(0))
+    try:
+        model.load_state_dict(weights, strict=True)
+    except RuntimeError as error:
+        raise ValueError(f"the checkpoint's weights do not fit its options: {error}") from None
+    return model.eval()
+
+
+for _name, _preset in architectures().items():
+    register_model_architecture("tupe", _name)(_preset)
