@@ -1,0 +1,152 @@
+"""Cleaning: what goes from a line, which lines go, and that all of it is counted."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tiny_corpus import sentence
+
+from tupe_fairseq import cleaning
+from tupe_fairseq.cleaning import Repeats, Tally, clean_line, clean_texts, read_lines, why_drop
+
+
+def cleaned(*texts: Path) -> tuple[list[str], Tally]:
+    """Lines that stay, with the authors' limits, and the tally."""
+    tally = Tally()
+    return list(clean_texts(texts, tally, min_letters=50, min_letter_share=0.7)), tally
+
+
+@pytest.mark.parametrize(
+    ("line", "clean", "undecodable", "control", "breaks"),
+    [
+        ("Plain text.", "Plain text.", 0, 0, 0),
+        ("  two \t\t words\u00a0\u3000here ", "two words here", 0, 0, 0),
+        ("a\vb\fc\x85d\u2028e\u2029f", "a b c d e f", 0, 0, 5),
+        ("in\u00advis\u200bi\ufeffble\x00\x07\x1f", "invisible", 0, 6, 0),
+        ("caf\udce9 \ufffdx", "caf x", 2, 0, 0),
+        ("private \ue000use", "private use", 0, 1, 0),
+        ("हिन्दी ไทยที่", "हिन्दी ไทยที่", 0, 0, 0),
+    ],
+)
+def test_clean_line(line: str, clean: str, undecodable: int, control: int, breaks: int) -> None:
+    removed: Counter[str] = Counter()
+    assert clean_line(line, removed) == clean
+    assert [removed[kind] for kind in cleaning.REMOVED] == [undecodable, control, breaks]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("a" * 49, "too short"),
+        ("a" * 50, None),
+        ("1" * 49 + "a" * 49, "too short"),
+        ("a" * 70 + "." * 30, None),
+        ("a" * 69 + "." * 31, "few letters"),
+        ("| " + "a" * 60, "markup"),
+        ("a" * 95 + "|" * 5, None),
+        ("a" * 94 + "|" * 6, "markup"),
+        ("a" * 94 + "\\" * 6, "markup"),
+        ("नि" * 25, None),  # 25 letters and 25 vowel signs
+        ("字" * 50, None),
+    ],
+)
+def test_why_drop(line: str, reason: str | None) -> None:
+    assert why_drop(line, min_letters=50, min_letter_share=0.7) == reason
+
+
+def test_repeats_are_found_among_the_last_distinct_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaning, "REMEMBERED_LINES", 3)
+    repeats = Repeats()
+    reasons = [repeats.why_drop(line) for line in ["a", "A", "b", "c", "a", "d", "e", "f", "g", "h", "b"]]
+    #        a repeat with two other lines between, but none with five
+    assert reasons == [None, "repeated", None, None, "repeated"] + [None] * 6
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"one\ntwo\r\nthree\rfour", ["one", "two", "three", "four"]),
+        (b"\xef\xbb\xbfone\r\n\r\ntwo\r\n", ["one", "", "two"]),
+        ("one\x85two\ftwo\u2028two\n".encode(), ["one two two two"]),
+        (b"one \t \n \t \ntwo", ["one", "", "two"]),
+        (b"caf\xe9 one\nna\xefve\xff two", ["caf one", "nave two"]),
+        (b"", []),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_read_lines(tmp_path: Path, data: bytes, lines: list[str], packed: bool) -> None:
+    path, tally = tmp_path / "text", Tally()
+    path.write_bytes(gzip.compress(data) if packed else data)
+    assert list(read_lines(path, tally)) == lines
+    assert tally.bytes == len(data)
+    assert not tally.removed["control characters"]
+    assert tally.undecodable[str(path)] == data.count(b"\xe9") + data.count(b"\xefv") + data.count(b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "cuts"),
+    [
+        ("0123456789\n\nabc", ["0123456789", "", "abc"], 0),
+        ("0123456789abc\n\nabc", ["0123456789", "abc", "", "abc"], 1),
+        ("0123456789" * 3 + "\nabc", ["0123456789"] * 3 + ["abc"], 2),
+        ("0123456789" * 3, ["0123456789"] * 3, 2),
+    ],
+)
+def test_long_lines_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, lines: list[str], cuts: int
+) -> None:
+    monkeypatch.setattr(cleaning, "LONGEST_LINE", 10)
+    (tmp_path / "text").write_text(text)
+    tally = Tally()
+    assert list(read_lines(tmp_path / "text", tally)) == lines
+    assert tally.cuts == cuts
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("text".encode("utf-16"), "UTF-16; convert it first"),
+        (gzip.compress(random.Random(1).randbytes(5000))[:-2000], "damaged gzip file"),
+        (gzip.compress(b"text")[:-5] + b"wrong", "damaged gzip file"),
+    ],
+)
+def test_unreadable_text(tmp_path: Path, data: bytes, words: str) -> None:
+    (tmp_path / "text").write_bytes(data)
+    with pytest.raises(ValueError, match=words):
+        list(read_lines(tmp_path / "text", Tally()))
+
+
+def test_every_line_is_counted_once(tmp_path: Path) -> None:
+    kept = [sentence(i) for i in range(6)]
+    lines = [
+        kept[0], kept[1], "Too short.", kept[1].upper(), "", "",
+        kept[2], "1234567890 " * 10 + "a" * 60, "| table | " + "a" * 60, kept[3] + "\x07", "",
+        "short", "", kept[4], kept[0], kept[5],
+    ]  # fmt: skip
+    (tmp_path / "text").write_bytes("\r\n".join(lines).encode())
+    stay, tally = cleaned(tmp_path / "text")
+    assert stay == [*kept[:2], "", "", *kept[2:4], "", "", *kept[4:], ""]
+    assert (tally.read, tally.blank, tally.kept) == (16, 4, 6)
+    assert tally.dropped == {"too short": 2, "few letters": 1, "markup": 1, "repeated": 2}
+    assert tally.removed == {"control characters": 1}
+
+
+def test_repeats_are_found_across_texts(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(sentence(0))
+    stay, tally = cleaned(tmp_path / "a", tmp_path / "b")
+    assert stay == [sentence(0), "", ""]
+    assert tally.dropped == {"repeated": 1}
+
+
+def test_wikiextractor_articles_are_documents(tmp_path: Path) -> None:
+    a, b, c, d = (sentence(i) for i in range(4))
+    text = f'<doc id="1" title="A">\nA\n\n{a}\n\n{b}\n</doc>\n<doc id="2" title="B">\n{c}\n</doc>\n{d}\n'
+    (tmp_path / "text").write_text(text)
+    stay, tally = cleaned(tmp_path / "text")
+    assert stay == ["", a, b, "", "", c, "", d, ""]
+    assert tally.dropped == {"markup": 4, "too short": 1}

@@ -1,0 +1,236 @@
+"""The vocabulary: SentencePiece pieces whose ids are fairseq's ids.
+
+SentencePiece is trained so that `<s>`, `<pad>`, `</s>` and `<unk>` get the ids that fairseq's `Dictionary`
+gives them, and `dict.txt` lists the other pieces in SentencePiece's order: one id means one piece everywhere,
+and no offset exists anywhere. `<mask>` is no piece; the task appends it to fairseq's dictionary, behind the
+last piece.
+
+A vocabulary is a folder with two files: `spm.model` (SentencePiece) and `dict.txt` (fairseq).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import sentencepiece
+
+SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's Dictionary.__init__ adds them in this order
+BOS, PAD, EOS, UNK = range(4)
+MASK = "<mask>"
+
+MODEL_FILE = "spm.model"
+DICTIONARY_FILE = "dict.txt"
+
+# The rarest characters, 1/100,000 of a text together, are unknown: strays in a large text, hardly any in a
+# small one. Learnt on 4 MB of Wikipedia, 8,000 pieces keep 178 of 219 characters and leave 0.003% of them
+# unknown (0.03% with 0.9999, which also loses the backquotes of SST-2). 1.0 would spend thousands of 32,768
+# pieces on the scripts that a full Wikipedia quotes.
+CHARACTER_COVERAGE = 0.99999
+LONGEST_SENTENCE = 4192  # bytes; SentencePiece skips longer lines (its --max_sentence_length)
+
+_NAME_OF_SPECIAL = re.compile(f"<(?={'|'.join(name[1:] for name in SPECIALS)})", re.IGNORECASE)
+_TOO_LARGE = re.compile(r"Vocabulary size too high.*<= (\d+)")
+_TOO_SMALL = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
+
+
+class VocabularyTooLarge(ValueError):
+    """The text cannot give as many pieces as were asked for; `largest` would do."""
+
+    def __init__(self, size: int, largest: int) -> None:
+        super().__init__(f"a vocabulary of {size} is too large for this text: it gives at most -v {largest}")
+        self.largest = largest
+
+
+def train(sentences: Iterable[str], size: int, folder: Path) -> None:
+    """Learns `size` lower-cased byte-pair pieces, the four specials among them, and writes `folder/spm.model`
+    and `folder/dict.txt` (with counts of 0, which `write_dictionary` replaces once the text is encoded).
+
+    The same sentences give the same files. Raises VocabularyTooLarge, and ValueError for a size below the
+    alphabet and for sentences without text; whatever `sentences` raises comes through.
+    """
+    feed = _Feed(sentences)
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(feed),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=size,
+            normalization_rule_name="nmt_nfkc_cf",  # NFKC and case folding: the paper's text is lower-cased
+            character_coverage=CHARACTER_COVERAGE,
+            max_sentence_length=LONGEST_SENTENCE,
+            bos_id=BOS,
+            pad_id=PAD,
+            eos_id=EOS,
+            unk_id=UNK,
+            num_threads=16,  # changes no piece, but the model file records it: the same bytes anywhere
+            minloglevel=2,  # errors alone
+        )
+    except RuntimeError as error:
+        raise feed.error or _explained(str(error), size) from None
+    pieces = _pieces(_load(model.getvalue(), "the trained model"))
+    (folder / MODEL_FILE).write_bytes(model.getvalue())
+    write_dictionary(folder / DICTIONARY_FILE, pieces, [0] * len(pieces))
+
+
+def write_dictionary(path: Path, pieces: Sequence[str], counts: Sequence[int]) -> None:
+    """Writes fairseq's `dict.txt`: `piece count` for every id but those of the specials.
+
+    pieces, counts: indexed by id, the specials included.
+    """
+    first = len(SPECIALS)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for piece, count in zip(pieces[first:], counts[first:]):
+            file.write(f"{piece} {count}\n")
+
+
+class Vocabulary:
+    """Text to ids and back, with the files of one folder.
+
+    Raises FileNotFoundError for a missing file, and ValueError for files that are damaged, that have other
+    special ids, or that disagree.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        model = _existing(Path(folder) / MODEL_FILE)
+        dictionary = _existing(Path(folder) / DICTIONARY_FILE)
+        self._model_bytes = model.read_bytes()
+        self._processor = _load(self._model_bytes, str(model))
+        self.pieces = _pieces(self._processor)  # indexed by id, the specials included
+        _check_agreement(self.pieces[len(SPECIALS) :], _read_dictionary(dictionary), dictionary)
+
+    def __len__(self) -> int:
+        """Pieces with the four specials, without `<mask>`."""
+        return len(self.pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the lower-cased text, none added.
+
+        A literal `<mask>` or `</s>` is spelled out like other text; one UNK is a run of unknown characters.
+        """
+        return self._processor.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The lower-cased text; `<s>`, `<pad>` and `</s>` vanish, `<unk>` becomes U+2047."""
+        return self._processor.decode([int(i) for i in ids])
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over the ordered pieces and the model file: equal for equal vocabularies only."""
+        digest = hashlib.sha256("\n".join(self.pieces).encode())
+        digest.update(self._model_bytes)
+        return digest.hexdigest()
+
+
+class _Feed:
+    """Sentences as SentencePiece takes them; keeps the error they end with, it would be passed on as text."""
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        self.sentences = sentences
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            for sentence in self.sentences:
+                # "< unk>" for "<unk>": SentencePiece skips the names of specials, and would not learn
+                # characters that occur in them alone (WikiText has no other "<").
+                yield from _cut(_NAME_OF_SPECIAL.sub("< ", sentence))
+        except BaseException as error:
+            self.error = error
+            raise
+
+
+def _cut(sentence: str) -> Iterator[str]:
+    """Parts of at most LONGEST_SENTENCE bytes, cut at spaces, which keeps the words that merges are counted
+    on; only a word longer than that is cut between characters."""
+    data = sentence.encode()
+    start = 0
+    while len(data) - start > LONGEST_SENTENCE:
+        end = data.rfind(b" ", start, start + LONGEST_SENTENCE + 1)
+        if end <= start:
+            end = start + LONGEST_SENTENCE
+            while data[end] & 0xC0 == 0x80:  # inside a UTF-8 character
+                end -= 1
+        yield data[start:end].decode()
+        start = end
+    yield data[start:].decode()
+
+
+def _explained(message: str, size: int) -> ValueError:
+    """SentencePiece's message as a sentence that names the way out."""
+    too_large = _TOO_LARGE.search(message)
+    if too_large:
+        return VocabularyTooLarge(size, int(too_large[1]))
+    too_small = _TOO_SMALL.search(message)
+    if too_small:
+        least = int(too_small[1])
+        return ValueError(
+            f"a vocabulary of {size} is too small: this text's characters and the specials take -v {least}"
+        )
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return ValueError("there is no text to learn a vocabulary from")
+    return ValueError(f"SentencePiece could not learn a vocabulary of {size}: {message}")
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}: scripts/prepare_corpus.sh makes a vocabulary")
+    return path
+
+
+def _load(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
+    try:
+        if model:  # no bytes load as a model without pieces
+            return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError:
+        pass
+    raise ValueError(f"{name} is no SentencePiece model; make it again with scripts/prepare_corpus.sh")
+
+
+def _pieces(processor: sentencepiece.SentencePieceProcessor) -> list[str]:
+    """All pieces by id; checks that each has one meaning for SentencePiece, fairseq and the task."""
+    pieces = [processor.id_to_piece(i) for i in range(len(processor))]
+    if tuple(pieces[: len(SPECIALS)]) != SPECIALS:
+        raise ValueError(
+            f"the SentencePiece model begins with {pieces[: len(SPECIALS)]}, not with {list(SPECIALS)}; "
+            "train it with scripts/prepare_corpus.sh"
+        )
+    if len(set(pieces)) != len(pieces):
+        raise ValueError("the SentencePiece model has a piece twice; train it with scripts/prepare_corpus.sh")
+    if MASK in pieces:
+        raise ValueError(
+            f"the SentencePiece model has the piece {MASK}, a name that the task needs; "
+            "train it with scripts/prepare_corpus.sh"
+        )
+    return pieces
+
+
+def _read_dictionary(path: Path) -> list[str]:
+    """The pieces of a dict.txt in their order; damaged bytes give pieces that agree with no model."""
+    pieces = []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+        piece, _, count = line.rpartition(" ")
+        if not (piece and count.isdigit()):
+            raise ValueError(f"{path}, line {number} is {line!r}, not 'piece count'; make the corpus again")
+        pieces.append(piece)
+    return pieces
+
+
+def _check_agreement(model: list[str], dictionary: list[str], path: Path) -> None:
+    """Both without the specials."""
+    if len(model) != len(dictionary):
+        raise ValueError(
+            f"{path} has {len(dictionary):,} pieces but {MODEL_FILE} beside it {len(model):,}; "
+            "they are not of one vocabulary"
+        )
+    for i, (ours, theirs) in enumerate(zip(model, dictionary), start=len(SPECIALS)):
+        if ours != theirs:
+            raise ValueError(
+                f"{path} has {theirs!r} where {MODEL_FILE} beside it has {ours!r} (id {i}); "
+                "they are not of one vocabulary"
+            )
