@@ -41,7 +41,8 @@ recipe() {
 
 # fairseq-train with the plugin, in NPROC processes of this machine (default: fairseq's own choice, one a GPU).
 fairseq_train() {
-  local plugin=(--user-dir "$ROOT/tupe_fairseq")
+  # Every process reads checkpoints itself: torch 2.6 and newer refuse what fairseq sends from one to all.
+  local plugin=(--user-dir "$ROOT/tupe_fairseq" --load-checkpoint-on-all-dp-ranks)
   if [[ ${NPROC:-1} -eq 1 ]]; then
     run fairseq-train "${plugin[@]}" "$@"
   elif [[ " $* " != *" --cpu "* ]] && nvidia-smi --list-gpus >/dev/null 2>&1; then

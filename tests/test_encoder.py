@@ -50,17 +50,13 @@ def test_sentences_do_not_see_each_other(encoder: TupeEncoder) -> None:
     torch.testing.assert_close(encoder(batch)[0][1:2], encoder(batch[1:2])[0], rtol=0, atol=1e-12)
 
 
-def test_permutation_equivariant_without_bias(
-    encoder: TupeEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_permutation_equivariant_without_bias(encoder: TupeEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens, order = sentence(2, 10), torch.randperm(10)
     with_bias = encoder(tokens[:, order])[0] - encoder(tokens)[0][:, order]
     assert with_bias.abs().max() > 0.01, "with a bias, the order counts"
     zero = torch.zeros(CONFIG.num_heads, 10, 10, dtype=torch.float64)
     monkeypatch.setattr(encoder.position_bias, "forward", lambda length: zero)
-    torch.testing.assert_close(
-        encoder(tokens[:, order])[0], encoder(tokens)[0][:, order], rtol=0, atol=1e-12
-    )
+    torch.testing.assert_close(encoder(tokens[:, order])[0], encoder(tokens)[0][:, order], rtol=0, atol=1e-12)
 
 
 def test_every_layer_receives_the_same_bias(encoder: TupeEncoder) -> None:
@@ -128,7 +124,7 @@ def test_impossible_numbers_are_refused(change: dict, sentence: str) -> None:
 
 
 def test_too_long_a_sentence_is_refused(encoder: TupeEncoder) -> None:
-    with pytest.raises(ValueError, match="13 tokens .* 12 positions"):
+    with pytest.raises(ValueError, match=r"13 tokens .* 12 positions"):
         encoder(sentence(1, 13))
 
 

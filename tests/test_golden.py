@@ -17,6 +17,15 @@ from tupe_fairseq.positional import PositionBias, relative_position_bucket, rese
 
 MODELS = ["tupe_a", "tupe_r"]
 BATCHES = ["pad", "nopad"]
+SIZES = (
+    "encoder_layers",
+    "encoder_embed_dim",
+    "encoder_ffn_embed_dim",
+    "encoder_attention_heads",
+    "max_positions",
+    "rel_pos_bins",
+    "max_rel_pos",
+)
 # absolute tolerances that golden/README.md advises; float32 with a summation order of our own: twice its row
 TOLERANCES = {
     torch.float64: {"bias": 1e-12, "hidden": 1e-11, "logits": 1e-11, "loss": 1e-11, "grad": 1e-10},
@@ -35,22 +44,16 @@ def load(folder: Path, name: str) -> dict[str, np.ndarray]:
 
 
 def build(arrays: dict[str, np.ndarray], dtype: torch.dtype) -> TupeModel:
-    sizes = json.loads(str(arrays["config/json"]))
-    heads = arrays["param/decoder.sentence_encoder.pos.weight"].shape[1] // 8
+    stored = json.loads(str(arrays["config/json"]))
     state = {our_name(k[6:]): torch.from_numpy(v) for k, v in arrays.items() if k.startswith("param/")}
     state.pop(our_name(TIED))
     cfg = TupeConfig(
-        variant="tupe_r" if "encoder.position_bias.relative.embedding.weight" in state else "tupe_a",
-        encoder_layers=2,
-        encoder_embed_dim=32,
-        encoder_ffn_embed_dim=64,
-        encoder_attention_heads=heads,
-        max_positions=16,
+        variant=stored["variant"].lower().replace("-", "_"),
+        **{name: stored[name] for name in SIZES},
         dropout=0.0,
         attention_dropout=0.0,
     )
-    assert sizes, "the configuration is stored with the numbers"
-    model = TupeModel(cfg, vocab_size=60, padding_idx=1)
+    model = TupeModel(cfg, stored["vocab_size"], stored["pad"])
     head = "classification_heads.sentence_classification_head.out_proj.weight"
     if head in state:
         model.register_classification_head("sentence_classification_head", state[head].size(0))

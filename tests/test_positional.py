@@ -78,5 +78,5 @@ def test_theta1_gets_no_gradient_through_a_softmax() -> None:
 
 
 def test_too_long() -> None:
-    with pytest.raises(ValueError, match="151 tokens .* 150 positions"):
+    with pytest.raises(ValueError, match=r"151 tokens .* 150 positions"):
         random_bias(relative=False)(POSITIONS + 1)

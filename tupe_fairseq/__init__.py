@@ -1,12 +1,27 @@
 """TUPE for fairseq: give this folder to ``--user-dir``.
 
-Importing it registers the model, tasks and criterion with fairseq. Where fairseq is not installed, the
-torch-only modules ``positional``, ``attention`` and ``encoder`` can still be imported.
+Importing it registers the model, the tasks and the criterion with fairseq. Where fairseq is not installed,
+the torch-only modules ``positional``, ``attention`` and ``encoder`` can still be imported.
 """
 
+import logging
 from importlib.util import find_spec
 
 __version__ = "0.1.0"
 
+
+def _register() -> None:
+    """Registers with fairseq, and leaves logging as it was: fairseq's import sends every line to stderr."""
+    root, disabled = logging.getLogger(), logging.root.manager.disable
+    level, handlers = root.level, root.handlers[:]
+    logging.disable(logging.INFO)
+    try:
+        from . import masked_lm, model, sentence_prediction  # noqa: F401  (they register themselves)
+    finally:
+        logging.disable(disabled)
+        root.setLevel(level)
+        root.handlers[:] = handlers
+
+
 if find_spec("fairseq") is not None:
-    from . import masked_lm, model  # noqa: F401  (they register themselves)
+    _register()

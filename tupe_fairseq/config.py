@@ -46,7 +46,7 @@ for _size in SIZES.values():
 class TupeConfig(FairseqDataclass):
     """The options of the model ``tupe``; the defaults are those of ``tupe_r_base``."""
 
-    variant: ChoiceEnum(list(VARIANTS)) = field(
+    variant: ChoiceEnum(list(VARIANTS)) = field(  # type: ignore[valid-type]
         default="tupe_r", metadata={"help": "model of the paper's Table 1"}
     )
     encoder_layers: int = field(default=12, metadata={"help": "number of layers"})

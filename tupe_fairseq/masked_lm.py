@@ -3,7 +3,6 @@
 # No "from __future__ import annotations" here: fairseq reads the types of the fields, not their names.
 
 import logging
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import torch
 from fairseq import utils
 from fairseq.data import (
-    BaseWrapperDataset,
     Dictionary,
     FairseqDataset,
     IdDataset,
@@ -29,8 +27,8 @@ from fairseq.data import (
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
-from torch import Tensor
 
+from .blocks import EveryRowDataset, FirstTokenDataset, SplitLinesDataset, word_starts
 from .vocabulary import MASK
 
 logger = logging.getLogger(__name__)
@@ -47,7 +45,7 @@ class TupeMaskedLMConfig(FairseqDataclass):
     tokens_per_sample: int = field(
         default=512, metadata={"help": "tokens of a block, <s> included; also the model's --max-positions"}
     )
-    sample_break_mode: ChoiceEnum(["none", "complete", "complete_doc", "eos"]) = field(
+    sample_break_mode: ChoiceEnum(["none", "complete", "complete_doc", "eos"]) = field(  # type: ignore[valid-type]
         default="complete",
         metadata={
             "help": "none: blocks are cut anywhere; complete: they hold whole lines; complete_doc: of one "
@@ -93,7 +91,9 @@ class TupeMaskedLMTask(FairseqTask):
             )
         path = Path(utils.split_paths(cfg.data)[0], "dict.txt")
         if not path.is_file():
-            raise FileNotFoundError(f"no dictionary {path}; scripts/prepare_corpus.sh makes one in CORPUS/bin")
+            raise FileNotFoundError(
+                f"no dictionary {path}; scripts/prepare_corpus.sh makes one in CORPUS/bin"
+            )
         dictionary = Dictionary.load(str(path))
         logger.info("dictionary: %s types", f"{len(dictionary):,}")
         return cls(cfg, dictionary)
@@ -134,14 +134,13 @@ class TupeMaskedLMTask(FairseqTask):
             "nsentences": NumSamplesDataset(),
             "ntokens": NumelDataset(masked, reduce=True),
         }
-        self.datasets[split] = SortDataset(
-            NestedDictionaryDataset(batch, sizes=[blocks.sizes]), sort_order=[shuffle, blocks.sizes]
-        )
+        nested = NestedDictionaryDataset(batch, sizes=[blocks.sizes])
+        self.datasets[split] = EveryRowDataset(SortDataset(nested, sort_order=[shuffle, blocks.sizes]))
 
     def _load_blocks(self, split: str, epoch: int, combine: bool) -> FairseqDataset:
         """The blocks of a split, of ``tokens_per_sample - 1`` tokens at most, <s> still missing."""
         paths = utils.split_paths(self.cfg.data)
-        path = os.path.join(paths[(epoch - 1) % len(paths)], split)
+        path = str(Path(paths[(epoch - 1) % len(paths)], split))
         lines = data_utils.load_indexed_dataset(path, self.dictionary, combine=combine)
         if lines is None or len(lines) == 0:
             raise FileNotFoundError(f"no text in {path}.bin and .idx; scripts/prepare_corpus.sh makes them")
@@ -161,6 +160,16 @@ class TupeMaskedLMTask(FairseqTask):
             )
         logger.info("%s: %s blocks from %s", split, f"{len(blocks):,}", path)
         return blocks
+
+    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's iterator, with new data workers every epoch.
+
+        fairseq 0.12.3 keeps its workers for the whole run. Each holds a copy of the dataset whose epoch never
+        moves, so that every epoch would have the masks of the first.
+        """
+        iterator = super().get_batch_iterator(*args, **kwargs)
+        iterator.reuse_dataloader = iterator.persistent_workers = False
+        return iterator
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Builds the model, and says in the log what is about to be trained."""
@@ -183,81 +192,6 @@ class TupeMaskedLMTask(FairseqTask):
     def target_dictionary(self) -> Dictionary:
         """The same vocabulary."""
         return self.dictionary
-
-
-class SplitLinesDataset(BaseWrapperDataset):
-    """Lines longer than ``longest`` tokens, split into the fewest pieces of (nearly) equal length.
-
-    Equal, because a piece of a single token would look like the row that separates two documents. With
-    drop_separators those rows, a lone ``</s>`` each, are left out.
-    """
-
-    def __init__(self, lines: FairseqDataset, longest: int, drop_separators: bool = False) -> None:
-        super().__init__(lines)
-        self.lengths = np.asarray(lines.sizes, dtype=np.int64)
-        self.pieces = -(-self.lengths // longest)
-        long_lines = self.pieces > 1
-        if drop_separators:
-            self.pieces[self.lengths == 1] = 0
-        self.ends = np.cumsum(self.pieces)
-        line = np.repeat(np.arange(len(self.pieces)), self.pieces)
-        start, stop = self._bounds(np.arange(len(line)), line)
-        self._sizes = stop - start
-        if long_lines.any():
-            logger.info(
-                "%s of %s lines (%.2f%%, with %.2f%% of the tokens) exceed the %s tokens of a block: "
-                "split into %s pieces",
-                *(f"{n:,}" for n in (long_lines.sum(), len(self.lengths))),
-                100 * long_lines.mean(),
-                100 * self.lengths[long_lines].sum() / self.lengths.sum(),
-                longest,
-                f"{self.pieces[long_lines].sum():,}",
-            )
-
-    def _bounds(self, index: Any, line: Any) -> Any:
-        piece = index - (self.ends[line] - self.pieces[line])
-        length, pieces = self.lengths[line], self.pieces[line]
-        return piece * length // pieces, (piece + 1) * length // pieces
-
-    def __getitem__(self, index: int) -> Tensor:
-        line = int(np.searchsorted(self.ends, index, side="right"))
-        start, stop = self._bounds(index, line)
-        return self.dataset[line][start:stop]
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Tokens of every piece."""
-        return self._sizes
-
-    def num_tokens(self, index: int) -> int:
-        """Tokens of a piece."""
-        return self._sizes[index]
-
-    def size(self, index: int) -> int:
-        """Tokens of a piece."""
-        return self._sizes[index]
-
-
-class FirstTokenDataset(BaseWrapperDataset):
-    """Rows whose first token is put back to a fixed one, whatever the masking did to it."""
-
-    def __init__(self, dataset: FairseqDataset, token: int) -> None:
-        super().__init__(dataset)
-        self.token = token
-
-    def __getitem__(self, index: int) -> Tensor:
-        row = self.dataset[index].clone()
-        row[0] = self.token
-        return row
-
-
-def word_starts(dictionary: Dictionary) -> Tensor:
-    """For every id, 1 where a word starts: specials, ``<mask>`` and the pieces that SentencePiece marks ``▁``."""
-    starts = [i < dictionary.nspecial or dictionary[i].startswith(("▁", MASK)) for i in range(len(dictionary))]
-    return torch.tensor(starts, dtype=torch.uint8)
 
 
 def describe_run(model: torch.nn.Module, cfg: Any) -> list[str]:

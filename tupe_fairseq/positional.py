@@ -25,7 +25,7 @@ LAYER_NORM_EPS = 1e-5  # as the authors' code; 1e-12, BERT's, gives other number
 
 
 def relative_position_bucket(distance: Tensor, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
-    """Bucket of a relative position, as T5 has it for a bidirectional encoder (arXiv:1910.10683, section 2.1).
+    """Bucket of a relative position, as T5 has it in its encoder (arXiv:1910.10683, section 2.1).
 
     Half of the buckets serve keys at or before the query (``distance <= 0``), half those after it. In each
     half the first half is exact, the rest widens logarithmically up to ``max_distance``, and whatever lies

@@ -1,0 +1,156 @@
+"""The fairseq model: sizes, heads, gradients, and what a checkpoint may lack."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from argparse import Namespace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+from tupe_fairseq.config import SIZES, VARIANTS, TupeConfig, architectures
+from tupe_fairseq.model import TupeModel
+
+VOCAB = 30
+
+
+def small(**options: object) -> TupeModel:
+    cfg = TupeConfig(
+        encoder_layers=2,
+        encoder_embed_dim=16,
+        encoder_ffn_embed_dim=32,
+        encoder_attention_heads=2,
+        max_positions=12,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
+    torch.manual_seed(0)
+    return TupeModel(dataclasses.replace(cfg, **options), VOCAB, padding_idx=1)
+
+
+def preset(architecture: str, **given: object) -> TupeConfig:
+    """The options of an architecture, with those that a user gave on the command line."""
+    args = Namespace(**given)
+    ARCH_CONFIG_REGISTRY[architecture](args)
+    return TupeConfig(**vars(args))
+
+
+@pytest.mark.parametrize("name, parameters", [("tupe_r_base", 112_424_589), ("tupe_a_base", 112_424_193)])
+def test_parameters_are_those_of_the_authors_models(name: str, parameters: int) -> None:
+    with torch.device("meta"):
+        model = TupeModel(preset(name, max_positions=512), 32_769, padding_idx=1)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_architectures_are_the_tables(variant: str, size: str) -> None:
+    name = f"{variant}_{size}"
+    assert ARCH_MODEL_REGISTRY[name] is TupeModel
+    cfg = preset(name)
+    assert cfg.variant == variant
+    assert cfg.encoder_ffn_embed_dim == 4 * cfg.encoder_embed_dim
+    assert cfg.encoder_embed_dim == 64 * cfg.encoder_attention_heads
+    assert name in architectures()
+
+
+def test_presets_never_beat_the_user() -> None:
+    for field in dataclasses.fields(TupeConfig):
+        if field.name != "_name":
+            assert getattr(preset("tupe_a_tiny", **{field.name: "given"}), field.name) == "given"
+
+
+def test_defaults_are_those_of_base() -> None:
+    assert preset("tupe_r_base") == TupeConfig()
+
+
+def test_every_parameter_gets_a_gradient_from_one_mlm_step() -> None:
+    model = small()
+    tokens = torch.randint(4, VOCAB, (3, 12))
+    tokens[:, 0] = 0
+    tokens[1, 9:] = 1
+    masked = torch.zeros_like(tokens, dtype=torch.bool)
+    masked[:, [0, 3, 5]] = True
+    logits, _ = model(tokens, masked_tokens=masked)
+    logits.log_softmax(dim=-1)[:, 4].sum().backward()
+    without = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0}
+    assert without == set()
+
+
+def test_only_masked_positions_are_projected() -> None:
+    model = small().eval()
+    tokens = torch.randint(4, VOCAB, (2, 8))
+    masked = torch.rand(2, 8) < 0.4
+    torch.testing.assert_close(model(tokens, masked_tokens=masked)[0], model(tokens)[0][masked])
+
+
+def test_dropout_is_in_training_only() -> None:
+    model = small(dropout=0.5, attention_dropout=0.5)
+    tokens = torch.randint(4, VOCAB, (2, 8))
+    assert not torch.equal(model(tokens)[0], model(tokens)[0])
+    model.eval()
+    assert torch.equal(model(tokens)[0], model(tokens)[0])
+
+
+def test_sequences_longer_than_the_model_are_refused_when_it_is_built() -> None:
+    task = SimpleNamespace(max_positions=lambda: 13, source_dictionary=Dictionary())
+    with pytest.raises(ValueError, match=r"--tokens-per-sample 13 .* --max-positions 12"):
+        TupeModel.build_model(small().cfg, task)
+
+
+@pytest.mark.parametrize(
+    "option, sentence",
+    [
+        ({"encoder_attention_heads": 3}, "3 attention heads do not divide the width 16"),
+        ({"rel_pos_bins": 33}, "even number of at least 4 buckets, not 33"),
+        ({"max_rel_pos": 8}, "must exceed the 8 exact distances"),
+        ({"max_positions": 0}, "max_positions must be at least 1"),
+    ],
+)
+def test_impossible_options_are_refused(option: dict, sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        small(**option)
+    assert re.search(sentence, str(error.value))
+
+
+def test_a_checkpoint_may_lack_a_sentence_head_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    pretrained, model = small(), small()
+    model.register_classification_head("head", 3)
+    fresh = model.classification_heads["head"].out_proj.weight.clone()
+    model.load_state_dict(pretrained.state_dict())
+    assert torch.equal(model.classification_heads["head"].out_proj.weight, fresh)
+    assert "starts from fresh weights: classification_heads.head.out_proj.weight" in caplog.text
+
+    state = pretrained.state_dict()
+    del state["encoder.layers.1.fc1.weight"]
+    with pytest.raises(RuntimeError, match=r"encoder\.layers\.1\.fc1\.weight"):
+        model.load_state_dict(state)
+
+
+def test_a_head_of_another_task_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    finetuned, three, other = small(), small(), small()
+    finetuned.register_classification_head("head", 2)
+    three.register_classification_head("head", 3)
+    three.load_state_dict(finetuned.state_dict())
+    assert "left out of the checkpoint" in caplog.text
+    assert "classification_heads.head.out_proj.weight" in caplog.text
+    assert torch.equal(
+        three.classification_heads["head"].dense.weight, finetuned.classification_heads["head"].dense.weight
+    )
+    other.load_state_dict(finetuned.state_dict())
+    assert not any("classification_heads" in key for key in other.state_dict())
+
+
+def test_the_head_reads_the_first_token() -> None:
+    model = small().eval()
+    model.register_classification_head("head", 2)
+    features, _ = model(torch.randint(4, VOCAB, (3, 7)), features_only=True)
+    head = model.classification_heads["head"]
+    expected = torch.tanh(features[:, 0] @ head.dense.weight.T + head.dense.bias) @ head.out_proj.weight.T
+    torch.testing.assert_close(head(features), expected + head.out_proj.bias)
