@@ -1,0 +1,108 @@
+"""Reading checkpoints: good ones, damaged ones, and ones that would run code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from tupe_fairseq import checkpoints
+
+OPTIONS = {"_name": "tupe_r_tiny", "variant": "tupe_r", "rel_pos_bins": 32}
+STATE = {"model": {"weight": torch.arange(6.0)}, "cfg": {"model": OPTIONS}, "args": None}
+
+
+class RunsCode:
+    """Pickles as a call of a shell."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple:
+        return os.system, (self.command,)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint.pt"
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before torch 1.6"])
+def test_what_was_saved_is_loaded(path: Path, zipped: bool) -> None:
+    torch.save(STATE, path, _use_new_zipfile_serialization=zipped)
+    state = checkpoints.load(path)
+    assert torch.equal(state["model"]["weight"], torch.arange(6.0))
+    assert checkpoints.model_options(state) == OPTIONS
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before torch 1.6"])
+def test_code_is_refused_and_does_not_run(path: Path, zipped: bool) -> None:
+    witness = path.with_name("it-ran")
+    torch.save({"model": RunsCode(f"touch {witness}")}, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(ValueError, match=r"system, and loading that could run code"):
+        checkpoints.load(path)
+    assert not witness.exists()
+    torch.load(path, weights_only=False)
+    assert witness.exists(), "the file was harmless, so this test shows nothing"
+
+
+def test_a_class_is_refused_by_name(path: Path) -> None:
+    torch.save({**STATE, "args": argparse.Namespace(arch="roberta")}, path)
+    with pytest.raises(ValueError, match=r"it names argparse\.Namespace"):
+        checkpoints.load(path)
+
+
+def test_checkpoints_of_the_authors_code_are_refused_by_name(shared_data: Path) -> None:
+    with pytest.raises(ValueError, match=r"it names (argparse\.Namespace|fairseq\.meters)"):
+        checkpoints.load(shared_data / "golden" / "official_tupe_r_tiny.pt")
+
+
+def test_missing(path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"^no checkpoint .*checkpoint\.pt$"):
+        checkpoints.load(path)
+
+
+def test_empty(path: Path) -> None:
+    path.touch()
+    with pytest.raises(ValueError, match="is empty"):
+        checkpoints.load(path)
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before torch 1.6"])
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.95])
+def test_cut_off(path: Path, part: float, zipped: bool) -> None:
+    torch.save(STATE, path, _use_new_zipfile_serialization=zipped)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(part * len(data))])
+    with pytest.raises(ValueError, match="is no checkpoint, or was cut off") as caught:
+        checkpoints.load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"some text\n", b"PK\x03\x04 no zip", bytes(range(256))])
+def test_other_files(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is no checkpoint"):
+        checkpoints.load(path)
+
+
+def test_other_values(path: Path) -> None:
+    torch.save([1, 2], path)
+    with pytest.raises(ValueError, match="it holds one list"):
+        checkpoints.load(path)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"model": {}}, "^here.pt holds no options of a model"),
+        ({"cfg": None}, "holds no options of a model"),
+        ({"cfg": {"model": {"_name": "roberta_base"}}}, "holds a model 'roberta_base', not one of"),
+    ],
+)
+def test_models_of_others(state: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        checkpoints.model_options(state, "here.pt")

@@ -1,0 +1,427 @@
+"""GLUE's files, their preparation, and the flags that follow from a task."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_glue
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+from tupe_fairseq import glue_flags
+from tupe_fairseq.glue import TASKS, PreparedTask, Row, read_rows
+from tupe_fairseq.glue_data import choose, main, prepare
+from tupe_fairseq.vocabulary import EOS, UNK, Vocabulary
+
+COLA, RTE, STSB = TASKS["CoLA"], TASKS["RTE"], TASKS["STS-B"]
+# What the data of gluebenchmark.com have: rows of train, dev and test.
+PUBLISHED = {"CoLA": (8551, 1043, 1063), "RTE": (2490, 277, 3000), "STS-B": (5749, 1500, 1379)}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_glue.make_corpus(tmp_path_factory.mktemp("corpus") / "corpus")
+
+
+@pytest.fixture(scope="module")
+def real(shared_data: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """GLUE_BIN of the real files."""
+    out = tmp_path_factory.mktemp("real")
+    for name in TASKS:
+        prepare(TASKS[name], shared_data / "glue", corpus, out)
+    return out
+
+
+def rows(folder: Path, split: str = "valid", task: str = "RTE") -> list[Row]:
+    return list(read_rows(folder, TASKS[task], split))
+
+
+def write(folder: Path, content: str | bytes, name: str = "RTE/dev.tsv") -> Path:
+    """A GLUE folder with one file."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+# Reading
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_rows(shared_data: Path, name: str) -> None:
+    found = [len(rows(shared_data / "glue", split, name)) for split in ("train", "valid", "test")]
+    assert tuple(found) == PUBLISHED[name]
+    assert tuple(split.rows for split in TASKS[name].splits.values()) == PUBLISHED[name]
+
+
+def test_columns_of_real_files(shared_data: Path) -> None:
+    folder = shared_data / "glue"
+    assert rows(folder, "valid", "CoLA")[0] == (("The sailors rode the breeze clear of the rocks.",), "1")
+    assert rows(folder, "test", "CoLA")[0] == (("Bill whistled past the house.",), None)
+    no_weapons = "No Weapons of Mass Destruction Found in Iraq Yet."
+    assert rows(folder, "train")[0] == (
+        (no_weapons, "Weapons of Mass Destruction Found in Iraq."),
+        "not_entailment",
+    )
+    assert rows(folder, "train", "STS-B")[0] == (
+        ("A plane is taking off.", "An air plane is taking off."),
+        "5.000",
+    )
+
+
+def test_quotes_mean_nothing(tmp_path: Path) -> None:
+    write(tmp_path, 'index\tsentence1\tsentence2\tlabel\n0\t"A\tB "" \'c\tentailment\n1\t"\t"\tentailment\n')
+    assert [row.texts for row in rows(tmp_path)] == [('"A', 'B "" \'c'), ('"', '"')]
+
+
+def test_columns_are_found_by_name(tmp_path: Path) -> None:
+    # the byte-order mark is no part of the first name (as in MRPC)
+    write(tmp_path, "\ufefflabel\tsentence2\textra\tsentence1\nentailment\tb\tx\ta\n")
+    assert rows(tmp_path) == [(("a", "b"), "entailment")]
+
+
+def test_line_ends_and_byte_order_mark(tmp_path: Path, shared_data: Path) -> None:
+    plain = (shared_data / "glue/RTE/dev.tsv").read_bytes()
+    windows = (shared_data / "ugly/DERIVED_rte_dev_crlf.tsv").read_bytes()
+    assert windows.startswith(b"\xef\xbb\xbf") and windows.count(b"\r\n") == 278
+    expected = rows(write(tmp_path / "plain", plain))
+    assert len(expected) == 277
+    assert rows(write(tmp_path / "windows", windows)) == expected
+    assert rows(write(tmp_path / "no end", plain.rstrip(b"\n"))) == expected
+
+
+def test_only_line_feeds_separate_rows(tmp_path: Path) -> None:
+    text = "a\x0cb\x85c\u2028d\re"  # str.splitlines would make five lines of it
+    write(tmp_path, f"index\tsentence1\tsentence2\tlabel\n0\t{text}\tB\tentailment\n")
+    assert rows(tmp_path) == [((text, "B"), "entailment")]
+
+
+HEADER = b"index\tsentence1\tsentence2\tlabel\n"
+BROKEN = {
+    6: "3 columns in place of 4",
+    10: "5 columns in place of 4",
+    13: "the line is empty",
+    16: r"label '\w+' is none of entailment, not_entailment",
+}
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_faults_are_named_by_line(tmp_path: Path, shared_data: Path, line: int) -> None:
+    lines = (shared_data / "ugly/DERIVED_rte_dev_broken.tsv").read_text().split("\n")
+    for other in BROKEN.keys() - {line}:
+        lines[other - 1] = lines[1]
+    write(tmp_path, "\n".join(lines))
+    with pytest.raises(ValueError, match=rf"RTE/dev\.tsv, line {line}: {BROKEN[line]}$"):
+        rows(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"dev\.tsv is empty"),
+        (b"index\tsentence1\tlabel\n", "line 1: the header has no column 'sentence2' but index, "),
+        (HEADER + b"0\ta\tb\t\n", "line 2: the label is missing"),
+        (HEADER + b"0\ta\tb\tentailment \n", "line 2: label 'entailment ' is none of"),
+        (HEADER + b"0\t\xe9\tb\tentailment\n", r"dev\.tsv, line 2 is not UTF-8"),
+    ],
+)
+def test_other_faults(tmp_path: Path, content: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rows(write(tmp_path, content))
+
+
+@pytest.mark.parametrize("score", ["-0.1", "5.01", "nan", "inf", "high"])
+def test_scores_are_numbers_from_0_to_5(tmp_path: Path, score: str) -> None:
+    tiny_glue.write_tsv(tmp_path / "STS-B/dev.tsv", tiny_glue.stsb_rows(["0.0", "5.000", score]))
+    with pytest.raises(ValueError, match=rf"line 4: label '{score}' is no number from 0 to 5"):
+        rows(tmp_path, task="STS-B")
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no file .*RTE/dev\.tsv, which has the valid rows of RTE"):
+        rows(tmp_path)
+
+
+# Preparing
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_prepared_files_agree(real: Path, name: str) -> None:
+    task = TASKS[name]
+    prepared = PreparedTask.load(real / name)
+    assert tuple(prepared.rows.values()) == PUBLISHED[name]
+    assert prepared.task == task
+    for split, count in zip(("train", "valid", "test"), PUBLISHED[name]):
+        for i in range(len(task.inputs)):
+            assert len(MMapIndexedDataset(str(real / name / f"input{i}" / split))) == count
+        labels = real / name / "label" / f"{split}.label"
+        if split == "test":
+            assert not labels.exists()
+        else:
+            assert len(labels.read_text().splitlines()) == count
+    assert (real / name / "input1").exists() == (name != "CoLA")
+
+
+def test_prepared_text(real: Path, corpus: Path, shared_data: Path) -> None:
+    vocabulary = Vocabulary(corpus)
+    ids = [MMapIndexedDataset(str(real / "RTE" / f"input{i}" / "valid")) for i in (0, 1)]
+    known = 0
+    for number, row in enumerate(rows(shared_data / "glue")):
+        for dataset, text in zip(ids, row.texts):
+            stored = dataset[number].tolist()
+            assert stored[-1] == EOS and EOS not in stored[:-1]
+            if UNK not in stored:
+                known += 1
+                assert vocabulary.decode(stored) == " ".join(text.lower().split())
+    assert known > 100
+
+
+def test_vocabulary_is_copied(real: Path, corpus: Path) -> None:
+    for name in ("dict.txt", "spm.model"):
+        assert (real / "RTE" / name).read_bytes() == (corpus / name).read_bytes()
+    assert PreparedTask.load(real / "RTE").vocabulary == Vocabulary(corpus).fingerprint
+
+
+def test_report(tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture) -> None:
+    length = len(Vocabulary(corpus).encode("import"))
+    long = " ".join(["import"] * 600)
+    train = [["index", "sentence1", "sentence2", "label"], ["0", "import", "import", "entailment"]]
+    dev = [*train, ["1", long, "\u4e00", "entailment"]]
+    tiny_glue.write_task(tmp_path / "RTE", train, dev, train)
+    prepare(RTE, tmp_path, corpus, tmp_path / "out")
+    out = capsys.readouterr().out
+    assert f"train: 1 rows of {2 * length + 4:.1f} tokens" in out  # <s> A </s> </s> B </s>
+    assert "warning: train.tsv has 1 rows where GLUE's has 2,490" in out
+    assert "valid: 2 rows" in out and ", 1 over 512; " in out
+    marks = len(Vocabulary(corpus).encode("\u4e00"))  # one of them unknown
+    assert f"{1 / (602 * length + marks):.3%} of the pieces unknown" in out
+
+
+def test_text_cannot_become_special_symbols(tmp_path: Path, corpus: Path) -> None:
+    text = "<s> a </s> <mask> <pad> <unk>"
+    lines = [["index", "sentence1", "sentence2", "label"], ["0", text, text, "entailment"]]
+    tiny_glue.write_task(tmp_path / "RTE", lines, lines, lines)
+    prepare(RTE, tmp_path, corpus, tmp_path / "out")
+    ids = MMapIndexedDataset(str(tmp_path / "out/RTE/input0/valid"))[0].tolist()
+    assert ids[-1] == EOS
+    assert all(UNK <= i < len(Vocabulary(corpus)) for i in ids[:-1])
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path, corpus: Path) -> None:
+    good = tiny_glue.rte_rows(4)
+    tiny_glue.write_task(tmp_path / "glue/RTE", good, [*good, ["4", "a", "b", "maybe"]], good)
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match=r"dev\.tsv, line 6: label 'maybe'"):
+        prepare(RTE, tmp_path / "glue", corpus, out)
+    assert list(out.iterdir()) == []
+
+
+def test_again_replaces_and_a_failure_keeps_the_old(tmp_path: Path, corpus: Path) -> None:
+    folder = tiny_glue.make_rte(tmp_path, corpus, valid=4)
+    (folder / "stale").touch()
+    tiny_glue.make_rte(tmp_path, corpus, valid=5)
+    assert PreparedTask.load(folder).rows["valid"] == 5
+    assert not (folder / "stale").exists()
+    (tmp_path / "glue/RTE/test.tsv").unlink()
+    with pytest.raises(FileNotFoundError, match=r"test\.tsv"):
+        prepare(RTE, tmp_path / "glue", corpus, tmp_path / "bin")
+    assert PreparedTask.load(folder).rows["valid"] == 5
+    assert [p.name for p in (tmp_path / "bin").iterdir()] == ["RTE"]
+
+
+def test_which_tasks(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for name in ("STS-B", "CoLA", "Sentiment"):
+        (tmp_path / name).mkdir()
+    assert choose([], tmp_path) == [COLA, STSB]
+    assert "left out, as they are no tasks of this project: Sentiment\n" in capsys.readouterr().out
+    assert choose(["STS-B"], tmp_path) == [STSB]
+    with pytest.raises(FileNotFoundError, match=r"no folder .*/RTE for RTE"):
+        choose(["STS-B", "RTE"], tmp_path)
+    with pytest.raises(ValueError, match="no task 'Cola'; there are CoLA, RTE"):
+        choose(["Cola"], tmp_path)
+    with pytest.raises(FileNotFoundError, match="has no folder of a GLUE task"):
+        choose([], tmp_path / "CoLA")
+
+
+def test_damaged_description(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no .*task\.json; scripts/prepare_glue\.sh makes it"):
+        PreparedTask.load(tmp_path)
+    (tmp_path / "task.json").write_text('{"task": {}}')
+    with pytest.raises(ValueError, match=r"task\.json is damaged .*; prepare the task again"):
+        PreparedTask.load(tmp_path)
+
+
+# Flags
+
+EPOCH_OF_RTE = 78  # ceil(2490 / 32)
+
+
+@pytest.mark.parametrize(
+    ("given", "epochs", "total", "warmup"),
+    [
+        ("--batch-size 32", 10, 780, 46),  # 46.8
+        ("--max-sentences 32", 10, 780, 46),
+        ("--batch-size 16 --batch-size 32 --lr 1e-3", 10, 780, 46),  # the last wins
+        ("--batch-size=32 --update-freq 2", 10, 390, 23),  # 39 an epoch; 23.4
+        ("--batch-size 32 --update-freq 1,2", 10, 78 + 9 * 39, 25),  # 25.74
+        ("--batch-size 32 --max-epoch 3", 3, 234, 14),  # 14.04
+        ("--batch-size 32 --max-update 100", 10, 100, 6),
+        ("--batch-size 32 --max-update 10000", 10, 780, 46),
+        ("--batch-size 32 --distributed-world-size 4", 10, 200, 12),  # 19.5 -> 20 an epoch
+        ("--batch-size 2490 --max-epoch 2", 2, 2, 1),  # at least 1
+        ("--max-tokens 999 --total-num-update 500", 10, 500, 30),
+    ],
+)
+def test_schedule(given: str, epochs: int, total: int, warmup: int) -> None:
+    prepared = PreparedTask(RTE, {"train": 2490}, "")
+    assert glue_flags.schedule_flags(prepared, given.split()) == [
+        *("--max-epoch", str(epochs)),
+        *("--total-num-update", str(total)),
+        *("--warmup-updates", str(warmup)),
+    ]
+
+
+def test_schedule_needs_a_batch_size() -> None:
+    with pytest.raises(ValueError, match="--batch-size is missing"):
+        glue_flags.schedule_flags(PreparedTask(RTE, {"train": 2490}, ""), ["--max-tokens", "999"])
+
+
+OPTIONS = {
+    "_name": "tupe_a_tiny",
+    "variant": "tupe_a",
+    "encoder_layers": 2,
+    "encoder_embed_dim": 128,
+    "encoder_ffn_embed_dim": 512,
+    "encoder_attention_heads": 2,
+    "max_positions": 64,
+    "rel_pos_bins": 32,
+    "max_rel_pos": 128,
+    "dropout": 0.3,
+    "attention_dropout": 0.3,
+    "activation_dropout": 0.3,
+    "pooler_dropout": 0.3,
+}
+
+
+def save(path: Path, vocabulary: int, **options: object) -> Path:
+    """The parts of a checkpoint that the flags come from."""
+    model = {"encoder.embed_tokens.weight": torch.zeros(vocabulary, 1)}
+    torch.save({"cfg": {"model": {**OPTIONS, **options}}, "model": model}, path)
+    return path
+
+
+def test_flags(tmp_path: Path, corpus: Path) -> None:
+    tiny_glue.make_rte(tmp_path, corpus, train=40)
+    checkpoint = save(tmp_path / "c.pt", vocabulary=301)  # 300 pieces and <mask>
+    words = glue_flags.flags("RTE", tmp_path / "bin", checkpoint, ["--batch-size", "8"])
+    given = dict(zip(words[:-1:2], words[1::2]))
+    assert given == {
+        "--arch": "tupe_a_tiny",
+        "--variant": "tupe_a",
+        "--encoder-layers": "2",
+        "--encoder-embed-dim": "128",
+        "--encoder-ffn-embed-dim": "512",
+        "--encoder-attention-heads": "2",
+        "--max-positions": "64",
+        "--rel-pos-bins": "32",
+        "--max-rel-pos": "128",
+        "--tokens-per-sample": "64",
+        "--max-epoch": "10",
+        "--total-num-update": "50",
+        "--warmup-updates": "3",
+        "--best-checkpoint-metric": "accuracy",
+    }
+    assert words[-1] == "--maximize-best-checkpoint-metric"
+
+
+def test_rows_are_at_most_as_long_as_in_the_paper() -> None:
+    words = glue_flags.shape_flags({**OPTIONS, "max_positions": 1024})
+    assert words[words.index("--max-positions") + 1] == "1024"
+    assert words[words.index("--tokens-per-sample") + 1] == "512"
+
+
+def test_another_vocabulary_is_refused(tmp_path: Path, corpus: Path) -> None:
+    tiny_glue.make_rte(tmp_path, corpus)
+    checkpoint = save(tmp_path / "c.pt", vocabulary=2001)
+    with pytest.raises(ValueError, match=r"has a vocabulary of 2,001 but .*RTE of 301; prepare GLUE with"):
+        glue_flags.flags("RTE", tmp_path / "bin", checkpoint, ["--batch-size", "8"])
+
+
+# Commands
+
+
+def test_errors_are_one_sentence(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_glue.make_rte(tmp_path, corpus)
+    (tmp_path / "c.pt").write_text("text")
+    monkeypatch.setattr("sys.argv", ["", "RTE", str(tmp_path / "bin"), str(tmp_path / "c.pt")])
+    with pytest.raises(SystemExit, match=r"^finetune_glue: \S+c\.pt is no checkpoint.*$"):
+        glue_flags.main()
+    options = ["-g", str(tmp_path / "glue"), "-c", str(corpus), "-o", str(tmp_path / "bin")]
+    monkeypatch.setattr("sys.argv", ["", *options, "CoLA"])
+    with pytest.raises(SystemExit, match=r"^prepare_glue: no folder \S+CoLA for CoLA$"):
+        main()
+
+
+def script(root: Path, name: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["bash", root / "scripts" / name, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["prepare_glue.sh", "finetune_glue.sh"])
+def test_usage(root: Path, name: str) -> None:
+    shown = script(root, name, "-h")
+    assert shown.returncode == 0
+    assert f"bash scripts/{name}" in shown.stdout and shown.stderr == ""
+
+
+def test_finetuning_script_needs_a_checkpoint_and_data(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "bin/RTE").mkdir(parents=True)
+    missing = script(root, "finetune_glue.sh", "RTE", tmp_path / "bin", tmp_path / "c.pt", tmp_path / "save")
+    assert missing.returncode == 1
+    assert missing.stderr == (
+        f"finetune_glue.sh: no checkpoint {tmp_path}/c.pt; scripts/pretrain.sh makes one\n"
+    )
+    missing = script(root, "finetune_glue.sh", "CoLA", tmp_path / "bin", tmp_path / "c.pt", tmp_path / "save")
+    assert missing.returncode == 1
+    assert f"no folder {tmp_path}/bin/CoLA; scripts/prepare_glue.sh" in missing.stderr
+    assert not (tmp_path / "save").exists()
+
+
+@pytest.mark.slow
+def test_finetuning_script_prints_its_command(tmp_path: Path, root: Path, corpus: Path) -> None:
+    tiny_glue.make_rte(tmp_path, corpus, train=40)
+    save(tmp_path / "c.pt", vocabulary=301)
+    arguments = ["RTE", tmp_path / "bin", tmp_path / "c.pt", tmp_path / "save"]
+    shown = script(root, "finetune_glue.sh", *arguments, "--batch-size", 8, "--lr", "1e-3", DRY_RUN="1")
+    assert shown.returncode == 0, shown.stderr
+    words = shown.stdout.split()
+    assert words[0] == "fairseq-train" and str(tmp_path / "bin/RTE") in words
+    assert words[words.index("--finetune-from-model") + 1] == str(tmp_path / "c.pt")
+    assert words[words.index("--total-num-update") + 1] == "50"  # 5 batches of the user's 8 rows, 10 epochs
+    assert words[-4:] == ["--batch-size", "8", "--lr", "1e-3"]
+
+
+@pytest.mark.slow
+def test_preparing_script(tmp_path: Path, root: Path, corpus: Path) -> None:
+    tiny_glue.write_task(tmp_path / "glue/RTE", *(tiny_glue.rte_rows(n) for n in (6, 4, 2)))
+    options = ["-g", tmp_path / "glue", "-c", corpus, "-o", tmp_path / "bin"]
+    done = script(root, "prepare_glue.sh", *options)
+    assert done.returncode == 0, done.stderr
+    assert PreparedTask.load(tmp_path / "bin/RTE").rows == {"train": 6, "valid": 4, "test": 2}
+
+
+def test_table_is_consistent() -> None:
+    for name, task in TASKS.items():
+        assert task.name == name and set(task.splits) <= {"train", "valid", "test"}
+        assert dataclasses.asdict(task)["metrics"], "the first metric chooses the checkpoint"
+        assert np.isfinite(task.label_scale) and len(task.inputs) in (1, 2)

@@ -1,0 +1,64 @@
+"""Checkpoints on disk: reading them without running anything that they hold."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_REFUSED = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")  # torch's messages
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """The content of a checkpoint, on the CPU.
+
+    Only tensors and plain values are read: a file that names other classes or functions is refused before any
+    of them runs. Tensors are mapped into memory and read from disk when they are used.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: the file is empty, damaged, no checkpoint, or holds more than tensors and plain values.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint {path}")
+    if not path.stat().st_size:
+        raise ValueError(f"checkpoint {path} is empty; it was probably cut off while it was written")
+    try:
+        # Files from before torch 1.6 are no zip archives and cannot be mapped.
+        state = torch.load(str(path), map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except OSError:
+        raise
+    except Exception as error:  # other bytes read as a pickle program can fail in any way
+        refused = _REFUSED.search(str(error))
+        if refused:
+            raise ValueError(
+                f"checkpoint {path} was not loaded: it names {refused[1]}, and loading that could run code"
+            ) from None
+        reason = type(error).__name__
+        raise ValueError(f"{path} is no checkpoint, or was cut off while it was written ({reason})") from None
+    if not isinstance(state, dict):
+        raise ValueError(f"{path} is no checkpoint of a model: it holds one {type(state).__name__}")
+    return state
+
+
+def model_options(state: dict[str, Any], source: str | Path = "the checkpoint") -> dict[str, Any]:
+    """The options of the model in a checkpoint of fairseq-train, with its architecture under ``_name``.
+
+    Args:
+        state: what `load` returns.
+        source: where that came from, for the message.
+
+    Raises:
+        ValueError: the checkpoint is not of a tupe model.
+    """
+    cfg = state.get("cfg")
+    options = cfg.get("model") if isinstance(cfg, dict) else None
+    if not isinstance(options, dict):
+        raise ValueError(f"{source} holds no options of a model; fairseq-train with this plugin writes them")
+    if "variant" not in options or "rel_pos_bins" not in options:
+        raise ValueError(f"{source} holds a model {options.get('_name')!r}, not one of this plugin")
+    return options

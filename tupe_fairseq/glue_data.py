@@ -1,0 +1,144 @@
+"""Prepares GLUE for the fairseq task: ``python -m tupe_fairseq.glue_data -g GLUE_DIR -c CORPUS -o GLUE_BIN``.
+
+A task becomes a folder, complete or absent:
+
+    GLUE_BIN/TASK/task.json                 what the task is (glue.PreparedTask)
+    GLUE_BIN/TASK/dict.txt, spm.model       the corpus's vocabulary
+    GLUE_BIN/TASK/input0/SPLIT.bin, .idx    a row is the ids of a sentence and </s>; input1 for pairs
+    GLUE_BIN/TASK/label/SPLIT.label         a line is the name of a label, or a number
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from .glue import LONGEST, TASKS, GlueTask, PreparedTask, labelled, read_rows
+from .token_file import TokenFile
+from .vocabulary import DICTIONARY_FILE, EOS, MODEL_FILE, UNK, Vocabulary
+
+
+def prepare(task: GlueTask, glue_dir: Path, corpus: Path, out: Path) -> None:
+    """Makes the folder ``out/task.name`` and prints what is in it.
+
+    Raises:
+        FileNotFoundError: a file of the task or of the vocabulary does not exist.
+        ValueError: a line of a file is not what the table says.
+    """
+    vocabulary = Vocabulary(corpus)
+    print(f"{task.name}: {', '.join(task.labels) or f'a number from 0 to {task.label_scale:g}'}")
+    with _complete_folder(out / task.name) as folder:
+        for name in (MODEL_FILE, DICTIONARY_FILE):
+            shutil.copyfile(corpus / name, folder / name)
+        rows = {}
+        for split, known in task.splits.items():
+            rows[split] = _prepare_split(task, split, glue_dir, vocabulary, folder)
+            if known.rows is not None and rows[split] != known.rows:
+                print(f"  warning: {known.file} has {rows[split]:,} rows where GLUE's has {known.rows:,}")
+        PreparedTask(task, rows, vocabulary.fingerprint).save(folder)
+
+
+def _prepare_split(task: GlueTask, split: str, glue_dir: Path, vocabulary: Vocabulary, folder: Path) -> int:
+    """Writes inputs and labels of a split, prints a line about them and returns the number of rows."""
+    lengths, unknown = [], 0
+    with ExitStack() as stack:
+        inputs = [
+            stack.enter_context(TokenFile(_made(folder / f"input{i}" / split), len(vocabulary)))
+            for i in range(len(task.inputs))
+        ]
+        labels = None
+        if labelled(split):
+            path = _made(folder / "label" / f"{split}.label")
+            labels = stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
+        for row in read_rows(glue_dir, task, split):
+            sentences = [[*vocabulary.encode(text), EOS] for text in row.texts]
+            for file, ids in zip(inputs, sentences):
+                file.add(ids)
+            if labels:
+                labels.write(f"{row.label}\n")
+            lengths.append(sum(map(len, sentences)) + len(sentences))  # with <s>, and </s> between the two
+            unknown += sum(ids.count(UNK) for ids in sentences)
+        if not lengths:
+            raise ValueError(f"{glue_dir / task.folder / task.splits[split].file} has no rows")
+    _report(split, np.array(lengths), unknown, len(task.inputs))
+    return len(lengths)
+
+
+def _report(split: str, lengths: np.ndarray, unknown: int, sentences: int) -> None:
+    """Prints a line about a split, whose rows have these lengths (N,) in tokens, special ones included."""
+    pieces = int(lengths.sum()) - 2 * sentences * len(lengths)  # <s> A </s>, or <s> A </s> </s> B </s>
+    print(
+        f"  {split}: {len(lengths):,} rows of {lengths.mean():.1f} tokens, the longest of {lengths.max():,}, "
+        f"{(lengths > LONGEST).sum():,} over {LONGEST}; {unknown / max(pieces, 1):.3%} of the pieces unknown"
+    )
+
+
+def _made(path: Path) -> Path:
+    """The path of a file, in a folder that exists by now."""
+    path.parent.mkdir(exist_ok=True)
+    return path
+
+
+@contextmanager
+def _complete_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into; it takes the place of ``folder`` if all goes well, and vanishes otherwise."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+        fresh = Path(scratch, "new")
+        fresh.mkdir()
+        yield fresh
+        if folder.exists():
+            folder.rename(Path(scratch, "old"))
+        fresh.rename(folder)
+
+
+def choose(names: Sequence[str], glue_dir: Path) -> list[GlueTask]:
+    """The named tasks, or all of the table that ``glue_dir`` has.
+
+    Raises:
+        FileNotFoundError: no such folder, or no folder of a named task.
+        ValueError: a task that the table does not have.
+    """
+    if not glue_dir.is_dir():
+        raise FileNotFoundError(f"no folder {glue_dir}")
+    for name in names:
+        if name not in TASKS:
+            raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
+        if not (glue_dir / TASKS[name].folder).is_dir():
+            raise FileNotFoundError(f"no folder {glue_dir / TASKS[name].folder} for {name}")
+    chosen = [TASKS[name] for name in names] or [t for t in TASKS.values() if (glue_dir / t.folder).is_dir()]
+    if not chosen:
+        raise FileNotFoundError(f"{glue_dir} has no folder of a GLUE task: {', '.join(TASKS)}")
+    if not names:
+        known = {task.folder for task in TASKS.values()}
+        others = sorted(p.name for p in glue_dir.iterdir() if p.is_dir() and p.name not in known)
+        if others:
+            print(f"left out, as they are no tasks of this project: {', '.join(others)}")
+    return chosen
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tupe_fairseq.glue_data", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("-g", "--glue", type=Path, required=True, help="GLUE_DIR, a folder for each task")
+    parser.add_argument("-c", "--corpus", type=Path, required=True, help="CORPUS, whose vocabulary to use")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="GLUE_BIN, where the folders go")
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="tasks to prepare (default: all found)")
+    args = parser.parse_args()
+    try:
+        for task in choose(args.tasks, args.glue):
+            prepare(task, args.glue, args.corpus, args.out)
+    except (OSError, ValueError) as error:
+        sys.exit(f"prepare_glue: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Prints the flags of fairseq-train that a GLUE task, its data and a checkpoint determine, one word a line.
+
+    python -m tupe_fairseq.glue_flags TASK GLUE_BIN CHECKPOINT [flags given to fairseq-train]
+
+The given flags count where the number of updates depends on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from . import checkpoints
+from .config import TupeConfig
+from .glue import LONGEST, PreparedTask
+from .vocabulary import DICTIONARY_FILE, SPECIALS
+
+WARMUP = 0.06  # of all updates; TUPE, arXiv:2006.15595, appendix (fine-tuning)
+
+# The options that make the weights fit; the rest of the model's options, dropout, belongs to the recipe.
+SHAPE = [f.name for f in fields(TupeConfig) if f.name != "_name" and not f.name.endswith("dropout")]
+
+
+def shape_flags(options: dict[str, Any]) -> list[str]:
+    """Architecture and shape of the checkpoint, and the longest row that both paper and model allow."""
+    words = ["--arch", options["_name"]]
+    for name in SHAPE:
+        words += [f"--{name.replace('_', '-')}", str(options[name])]
+    return [*words, "--tokens-per-sample", str(min(LONGEST, options["max_positions"]))]
+
+
+def check_vocabulary(state: dict[str, Any], folder: Path, checkpoint: Path) -> None:
+    """Compares the numbers of pieces.
+
+    Raises:
+        ValueError: they differ.
+    """
+    model = len(state["model"]["encoder.embed_tokens.weight"])
+    lines = (folder / DICTIONARY_FILE).read_text(encoding="utf-8").count("\n")
+    data = lines + len(SPECIALS) + 1  # <mask>
+    if model != data:
+        raise ValueError(
+            f"{checkpoint} has a vocabulary of {model:,} but {folder} of {data:,}; "
+            "prepare GLUE with the corpus that the model was trained on"
+        )
+
+
+def schedule_flags(prepared: PreparedTask, given: list[str]) -> list[str]:
+    """Epochs, updates and warm-up, from the training rows, the table's epochs and the given flags.
+
+    Raises:
+        ValueError: no batch size is given, so nobody knows the number of updates.
+    """
+    args = _parse(given)
+    epochs = args.max_epoch or prepared.task.epochs
+    if args.total_num_update is None and args.batch_size is None:
+        raise ValueError("--batch-size is missing; without it, give --total-num-update and --warmup-updates")
+    total = args.total_num_update or count_updates(
+        prepared.rows["train"], epochs, args.batch_size, args.distributed_world_size, args.update_freq
+    )
+    if args.max_update:
+        total = min(total, args.max_update)
+    warmup = max(1, int(WARMUP * total))  # truncated, as in the authors' code
+    return [
+        *("--max-epoch", str(epochs)),
+        *("--total-num-update", str(total)),
+        *("--warmup-updates", str(warmup)),
+    ]
+
+
+def count_updates(rows: int, epochs: int, batch_size: int, workers: int, update_freq: list[int]) -> int:
+    """Updates of a whole training. Every epoch ends with a smaller batch rather than leaving rows out.
+
+    Args:
+        batch_size: rows of a batch, each worker has its own.
+        update_freq: batches of an update, by epoch; the last holds on.
+    """
+    batches = math.ceil(math.ceil(rows / batch_size) / workers)
+    return sum(math.ceil(batches / update_freq[min(i, len(update_freq) - 1)]) for i in range(epochs))
+
+
+def _parse(given: list[str]) -> argparse.Namespace:
+    """Those of fairseq-train's flags that the number of updates depends on."""
+    parser = argparse.ArgumentParser(prog="finetune_glue", allow_abbrev=False, add_help=False)
+    parser.add_argument("--batch-size", "--max-sentences", type=int)
+    parser.add_argument("--update-freq", type=lambda text: [int(n) for n in text.split(",")], default=[1])
+    parser.add_argument("--max-epoch", type=int)
+    parser.add_argument("--max-update", type=int)
+    parser.add_argument("--total-num-update", type=int)
+    parser.add_argument("--distributed-world-size", type=int, default=1)
+    return parser.parse_known_args(given)[0]
+
+
+def flags(name: str, glue_bin: Path, checkpoint: Path, given: list[str]) -> list[str]:
+    """All flags, one word each.
+
+    Raises:
+        FileNotFoundError: the checkpoint or the prepared task does not exist.
+        ValueError: they do not fit each other, or the checkpoint cannot be used.
+    """
+    prepared = PreparedTask.load(glue_bin / name)
+    state = checkpoints.load(checkpoint)
+    options = checkpoints.model_options(state, checkpoint)
+    check_vocabulary(state, glue_bin / name, checkpoint)
+    return [
+        *shape_flags(options),
+        *schedule_flags(prepared, given),
+        *("--best-checkpoint-metric", prepared.task.metrics[0], "--maximize-best-checkpoint-metric"),
+    ]
+
+
+def main() -> None:
+    """The command line."""
+    if len(sys.argv) < 4 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    name, glue_bin, checkpoint, *given = sys.argv[1:]
+    try:
+        print("\n".join(flags(name, Path(glue_bin), Path(checkpoint), given)))
+    except (OSError, ValueError) as error:
+        sys.exit(f"finetune_glue: {error}")
+
+
+if __name__ == "__main__":
+    main()

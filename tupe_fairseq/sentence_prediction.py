@@ -1,0 +1,172 @@
+"""The fairseq task ``tupe_sentence_prediction``: a label for a sentence, or for a pair of them.
+
+It reads a folder made by scripts/prepare_glue.sh: what the task is stands there in ``task.json``.
+"""
+
+# No "from __future__ import annotations" here: fairseq reads the types of the fields, not their names.
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import (
+    Dictionary,
+    IdDataset,
+    NestedDictionaryDataset,
+    NumelDataset,
+    NumSamplesDataset,
+    RawLabelDataset,
+    RightPadDataset,
+    data_utils,
+)
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import II, MISSING
+
+from .glue import LONGEST, PreparedTask, labelled
+from .sentence_criterion import ROWS, is_constant, log_scores, rows_of
+from .sentence_rows import DealtRowsDataset, SentencesDataset, read_targets
+from .vocabulary import MASK, PAD
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TupeSentencePredictionConfig(FairseqDataclass):
+    """The options of the task."""
+
+    data: str = field(default=MISSING, metadata={"help": "folder of one prepared GLUE task"})
+    tokens_per_sample: int = field(
+        default=LONGEST,
+        metadata={"help": "longest row in tokens, <s> and </s> included; longer rows are cut"},
+    )
+    classification_head_name: str = field(
+        default="sentence_classification_head", metadata={"help": "name of the model's sentence head"}
+    )
+    seed: int = II("common.seed")
+
+
+@register_task("tupe_sentence_prediction", dataclass=TupeSentencePredictionConfig)
+class TupeSentencePredictionTask(FairseqTask):
+    """Classification or regression on ``<s> A </s>`` or ``<s> A </s> </s> B </s>``, as the authors' code.
+
+    No row is ever left out: long ones are cut, and the last batch may be small.
+    """
+
+    cfg: TupeSentencePredictionConfig
+
+    def __init__(
+        self, cfg: TupeSentencePredictionConfig, dictionary: Dictionary, prepared: PreparedTask
+    ) -> None:
+        super().__init__(cfg)
+        self.dictionary = dictionary
+        self.dictionary.add_symbol(MASK)  # last, as the masked LM task has it: the ids fit its checkpoints
+        self.prepared = prepared
+
+    @classmethod
+    def setup_task(cls, cfg: TupeSentencePredictionConfig, **kwargs: Any) -> "TupeSentencePredictionTask":
+        """Reads the description and the dictionary of the data folder.
+
+        Raises:
+            FileNotFoundError: one of them does not exist.
+            ValueError: a row would hold no text.
+        """
+        prepared = PreparedTask.load(Path(cfg.data))
+        sentences = len(prepared.task.inputs)
+        least = 3 * sentences  # <s> a </s>, or <s> a </s> </s> b </s>
+        if cfg.tokens_per_sample < least:
+            raise ValueError(
+                f"--tokens-per-sample {cfg.tokens_per_sample} leaves no room for text; "
+                f"{prepared.task.name} needs {least} or more"
+            )
+        dictionary = Dictionary.load(str(_existing(Path(cfg.data, "dict.txt"))))
+        logger.info("%s: %s", prepared.task.name, ", ".join(prepared.task.labels) or "regression")
+        return cls(cfg, dictionary, prepared)
+
+    def load_dataset(self, split: str, **kwargs: Any) -> None:
+        """Loads a split. In a batch, ``id`` is the number of the row in GLUE's file, counted from 0.
+
+        Raises:
+            FileNotFoundError: a file of the split does not exist.
+            ValueError: the files do not fit each other.
+        """
+        rows = self._load_rows(split)
+        batch = {
+            "id": IdDataset(),
+            "net_input": {
+                "src_tokens": RightPadDataset(rows, pad_idx=PAD),
+                "src_lengths": NumelDataset(rows, reduce=False),
+            },
+            "nsentences": NumSamplesDataset(),
+            "ntokens": NumelDataset(rows, reduce=True),
+        }
+        if labelled(split):
+            path = _existing(Path(self.cfg.data, "label", f"{split}.label"))
+            targets = read_targets(path, self.prepared.task)
+            if len(targets) != len(rows):
+                raise ValueError(f"{path}: {len(targets)} labels, {len(rows)} rows; prepare the task again")
+            batch["target"] = RawLabelDataset(targets)
+        nested = NestedDictionaryDataset(batch, sizes=[rows.sizes])
+        self.datasets[split] = DealtRowsDataset(nested, self.cfg.seed if split == "train" else None)
+
+    def _load_rows(self, split: str) -> SentencesDataset:
+        sentences = []
+        for i in range(len(self.prepared.task.inputs)):
+            prefix = Path(self.cfg.data, f"input{i}", split)
+            _existing(prefix.with_suffix(".idx"))
+            sentences.append(data_utils.load_indexed_dataset(str(prefix), self.dictionary, "mmap"))
+            found, expected = len(sentences[i]), self.prepared.rows[split]
+            if found != expected:
+                raise ValueError(f"{prefix} has {found} rows, task.json {expected}; prepare the task again")
+        rows = SentencesDataset(sentences, self.cfg.tokens_per_sample)
+        logger.info(
+            "%s: %s rows, %s (%.2f%%) cut to %s tokens",
+            *(split, f"{len(rows):,}", rows.cut, 100 * rows.cut / len(rows), self.cfg.tokens_per_sample),
+        )
+        return rows
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Builds the model and gives it a sentence head for the task.
+
+        Raises:
+            ValueError: rows may be longer than the model has positions for.
+        """
+        model = super().build_model(cfg, from_checkpoint)
+        model.register_classification_head(self.cfg.classification_head_name, self.prepared.task.outputs)
+        # Nothing here uses the LM head. Without a gradient it is neither decayed (the authors' code leaves it
+        # as it was, too) nor waited for by DistributedDataParallel.
+        model.lm_head.requires_grad_(False)
+        return model
+
+    def reduce_metrics(self, logging_outputs: list, criterion: Any) -> None:
+        """Logs what the criterion does and, in evaluation, the task's metrics over all rows so far."""
+        super().reduce_metrics(logging_outputs, criterion)
+        log_scores(self.prepared.task.metrics, logging_outputs)
+
+    def post_validate(self, model: Any, stats: dict, agg: dict) -> None:
+        """Called by fairseq after each validation: warns of constant predictions, and forgets the rows.
+
+        fairseq keeps a collection of meters named "valid" for the whole run and saves it in checkpoints; the
+        rows of a validation would stay there, and be added to those of the next.
+        """
+        for what, values in zip(("predictions", "labels"), rows_of(agg[ROWS].sum)):
+            if is_constant(values):
+                logger.warning("all %s are %g; a correlation with them counts as 0", what, values[0])
+        metrics.reset_meter("valid", ROWS)
+
+    def max_positions(self) -> int:
+        """Longest row of a batch in tokens."""
+        return self.cfg.tokens_per_sample
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        """The vocabulary; ``<mask>`` is its last symbol."""
+        return self.dictionary
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise FileNotFoundError(f"no {path}; scripts/prepare_glue.sh makes it")
+    return path

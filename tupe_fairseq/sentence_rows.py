@@ -1,0 +1,117 @@
+"""Rows of a sentence task as fairseq datasets: one or two sentences joined and cut, and batches of all rows.
+
+Shapes: N rows of a split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import FairseqDataset
+from torch import Tensor
+
+from .blocks import EveryRowDataset
+from .glue import GlueTask, check_label
+from .vocabulary import BOS, EOS
+
+
+def read_targets(path: Path, task: GlueTask) -> np.ndarray:
+    """Label ids (N,), int64, by the order of the task's labels; for regression scaled numbers (N,), float64.
+
+    float64, since fairseq's --fp16 would round float32 labels to half precision.
+
+    Raises:
+        ValueError: the task does not have a label.
+    """
+    labels = path.read_text(encoding="utf-8").splitlines()
+    for number, label in enumerate(labels, start=1):
+        try:
+            check_label(label, task)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+    if task.regression:
+        return np.array([float(label) for label in labels]) / task.label_scale
+    return np.array([task.labels.index(label) for label in labels])
+
+
+class SentencesDataset(FairseqDataset):
+    """``<s> A </s>`` or ``<s> A </s> </s> B </s>`` from rows of one or two datasets, each ending in ``</s>``.
+
+    Where that is longer than ``longest`` tokens, the longer of A and B loses tokens at its end until it fits.
+    """
+
+    def __init__(self, sentences: Sequence[Any], longest: int) -> None:
+        self.sentences = sentences
+        lengths = [np.asarray(dataset.sizes, dtype=np.int64) for dataset in sentences]
+        room = longest - len(sentences)  # for A </s> and B </s>, without the <s> or </s> before each
+        self.kept = fit(lengths, room)
+        kept, before = np.sum(self.kept, axis=0), np.sum(lengths, axis=0)
+        self.cut = int((kept < before).sum())  # rows
+        self._sizes = kept + len(sentences)
+
+    def __getitem__(self, index: int) -> Tensor:
+        parts = []
+        for before, dataset, kept in zip((BOS, EOS), self.sentences, self.kept):
+            sentence = dataset[index][: kept[index] - 1]
+            parts += [torch.tensor([before]), sentence, torch.tensor([EOS])]
+        return torch.cat(parts)
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Tokens of every row."""
+        return self._sizes
+
+
+def fit(lengths: Sequence[np.ndarray], room: int) -> list[np.ndarray]:
+    """How many tokens of each sentence stay, so that a row has ``room`` at most; equal ones halve it.
+
+    Args:
+        lengths: (N,) for each of the one or two sentences.
+    """
+    if len(lengths) == 1:
+        return [np.minimum(lengths[0], room)]
+    first, second = lengths
+    return [
+        np.minimum(first, np.maximum(room - second, room - room // 2)),
+        np.minimum(second, np.maximum(room - first, room // 2)),
+    ]
+
+
+class DealtRowsDataset(EveryRowDataset):
+    """Rows in their order, or for training in a new order every epoch, so that batches are dealt anew.
+
+    fairseq's SortDataset draws the rows of a batch once, and shuffles whole batches.
+    """
+
+    def __init__(self, dataset: FairseqDataset, shuffle_seed: int | None) -> None:
+        super().__init__(dataset)
+        self.shuffle_seed = shuffle_seed
+        self.epoch = 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the order."""
+        super().set_epoch(epoch)
+        self.epoch = epoch
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """Whether the batches of all epochs are the same."""
+        return self.shuffle_seed is None
+
+    def ordered_indices(self) -> np.ndarray:
+        """Row numbers (N,) in the order in which batches take them."""
+        if self.shuffle_seed is None:
+            return np.arange(len(self))
+        return np.random.default_rng([self.shuffle_seed, self.epoch]).permutation(len(self))
+
+    def collater(self, samples: list) -> dict[str, Any]:
+        """A batch, with the number of all rows; nothing for no rows, with which fairseq fills up shards."""
+        batch = super().collater(samples)
+        return {**batch, "split_rows": len(self)} if samples else batch
