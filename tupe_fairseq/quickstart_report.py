@@ -1,0 +1,74 @@
+"""What the quickstart shows at its end: a table, two pictures and ``summary.json``.
+
+    python -m tupe_fairseq.quickstart_report OUT_DIR
+
+OUT_DIR holds corpus/, pretrain/ and finetune/ as the scripts leave them, and seconds.tsv: a line for each
+step of the quickstart, its name, a tab and its seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from .plots import plot_curves, plot_positions, read_curve
+
+
+def summarize(out: Path) -> dict[str, Any]:
+    """The figures of a finished quickstart, under the keys of ``summary.json``.
+
+    Losses are bits a masked token, MCC and accuracy fractions, both of the checkpoint with the best MCC.
+    """
+    corpus = json.loads((out / "corpus" / "summary.json").read_text(encoding="utf-8"))
+    _, loss = read_curve(out / "pretrain")
+    _, mcc = read_curve(out / "finetune", key="mcc")
+    _, accuracy = read_curve(out / "finetune", key="accuracy")
+    lines = (out / "seconds.tsv").read_text(encoding="utf-8").splitlines()
+    best = mcc.index(max(mcc))
+    return {
+        "unigram_bits": corpus["unigram_bits"],
+        "valid_bits_first": loss[0],
+        "valid_bits_last": loss[-1],
+        "finetune_mcc": mcc[best],
+        "finetune_accuracy": accuracy[best],
+        "seconds": {name: int(seconds) for name, seconds in (line.split("\t") for line in lines)},
+    }
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The figures as a short table."""
+    below = summary["unigram_bits"] - summary["valid_bits_last"]
+    rows = [
+        ("Pre-training: bits a masked token on held-out text", ""),
+        ("  before the first update", f"{summary['valid_bits_first']:.2f}"),
+        ("  after the last", f"{summary['valid_bits_last']:.2f}"),
+        ("  entropy of single tokens, without any context", f"{summary['unigram_bits']:.2f}"),
+        ("  learned from context", f"{below:.2f}"),
+        ("Fine-tuning: natural word order, or three words moved?", ""),
+        ("  Matthews correlation (0 is chance, 1 is perfect)", f"{summary['finetune_mcc']:.2f}"),
+        ("  accuracy", f"{summary['finetune_accuracy']:.1%}"),
+        ("Seconds", f"{sum(summary['seconds'].values())}"),
+        *((f"  {name}", f"{seconds}") for name, seconds in summary["seconds"].items()),
+    ]
+    return "\n".join(f"{name:<56}{value:>8}".rstrip() for name, value in rows)
+
+
+def main() -> None:
+    """Command line; see the module's text."""
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit("usage: python -m tupe_fairseq.quickstart_report OUT_DIR")
+    out = Path(sys.argv[1])
+    try:
+        summary = summarize(out)
+        plot_curves([str(out / "pretrain")], str(out / "loss.png"), summary["unigram_bits"])
+        plot_positions(str(out / "pretrain" / "checkpoint_last.pt"), str(out / "positions.png"))
+    except (ValueError, OSError) as error:
+        sys.exit(f"quickstart_report: {error}")
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    print(table(summary))
+
+
+if __name__ == "__main__":
+    main()
