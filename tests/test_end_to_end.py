@@ -1,0 +1,274 @@
+"""The real commands, one after the other, as a user runs them: scripts, fairseq-train, fairseq-validate."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.image import imread
+from torch.serialization import get_unsafe_globals_in_checkpoint
+
+from tupe_fairseq.plots import read_curve
+from tupe_fairseq.word_order import python_documents
+
+pytestmark = pytest.mark.slow
+
+# What takes a model of tiny size through a few updates; the names of the flags are also those of a recipe.
+SHORT = {
+    "--tokens-per-sample": "32",
+    "--batch-size": "32",
+    "--optimizer": "adam",
+    "--lr": "1e-3",
+    "--lr-scheduler": "polynomial_decay",
+    "--warmup-updates": "2",
+    "--total-num-update": "8",
+    "--max-update": "8",
+    "--log-format": "simple",
+    "--log-interval": "1",
+    "--no-epoch-checkpoints": "",
+    "--num-workers": "0",
+}
+
+
+def flags(**changes: str) -> list[str]:
+    """SHORT as arguments; ``max_update="4"`` changes a flag."""
+    chosen = SHORT | {"--" + name.replace("_", "-"): value for name, value in changes.items()}
+    return [word for pair in chosen.items() for word in pair if word]
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """Runs a command of the environment that runs the tests; returns what it prints."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    result = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**os.environ, "PATH": path, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, f"{command} failed:\n{result.stdout[-4000:]}"
+    return result.stdout
+
+
+def losses(output: str) -> dict[int, float]:
+    """Update and training loss in what fairseq-train prints."""
+    found = re.findall(r"train_inner \|.*?loss=([\d.]+).*?num_updates=(\d+)", output)
+    return {int(update): float(loss) for loss, update in found}
+
+
+def train_flags(root: Path, corpus: Path, save_dir: Path) -> list[str | Path]:
+    """A bare fairseq-train, with no script of ours."""
+    return [
+        *("fairseq-train", corpus / "bin", "--user-dir", root / "tupe_fairseq"),
+        *("--task", "tupe_masked_lm", "--criterion", "masked_lm", "--arch", "tupe_r_tiny"),
+        *("--save-dir", save_dir),
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the commands run; its name has a space."""
+    return tmp_path_factory.mktemp("a run")
+
+
+@pytest.fixture(scope="module")
+def corpus(folder: Path, root: Path) -> Path:
+    documents = [document for _, document in zip(range(120), python_documents())]
+    text = "\n\n".join("\n".join(document) for document in documents)
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    script = root / "scripts" / "prepare_corpus.sh"
+    run("bash", script, "-o", "corpus", "-v", "500", "--valid-every", "10", "text.txt", cwd=folder)
+    return folder / "corpus"
+
+
+@pytest.fixture(scope="module")
+def pretrained(folder: Path, root: Path, corpus: Path) -> tuple[Path, str]:
+    """A save folder of scripts/pretrain.sh, and what the script printed."""
+    save_dir = folder / "pretrained"
+    script = root / "scripts" / "pretrain.sh"
+    output = run("bash", script, "corpus", save_dir, *flags(), cwd=folder, ARCH="tupe_r_tiny")
+    return save_dir, output
+
+
+def test_pretraining_says_what_it_does(pretrained: tuple[Path, str]) -> None:
+    save_dir, output = pretrained
+    # 500 pieces and <mask>: 2 layers of 198,272; embeddings 501 x 128; LM head 16,512 + 256 + 501; norms; 33
+    # rows of positions, their LayerNorm and projections; 33 x 2 relative
+    layers = 2 * (4 * 128 * 128 + 4 * 128 + 2 * 128 * 512 + 512 + 128 + 4 * 128)
+    head, positions = 128 * 128 + 128 + 256 + 501, 33 * 128 + 256 + 2 * (128 * 128 + 128) + 33 * 2
+    parameters = layers + 501 * 128 + 256 + head + positions
+    assert f"model: tupe_r_tiny, {parameters:,} parameters" in output
+    assert "an update: 32 sequences of up to 32 tokens, 1,024 tokens (32 x update-freq 1 x 1 worker" in output
+    assert "training: 8 updates" in output
+    steps, curve = read_curve(save_dir)
+    assert steps[-1] == 8
+    assert 5 < curve[-1] < 10, "bits a token, near log2(500) = 9"
+    steps, _ = read_curve(save_dir, "train_inner")
+    assert steps == list(range(1, 9))
+
+
+def test_training_learns(pretrained: tuple[Path, str]) -> None:
+    by_update = losses(pretrained[1])
+    assert by_update[8] < by_update[1] - 0.2
+
+
+def test_checkpoints_hold_no_classes(pretrained: tuple[Path, str]) -> None:
+    for path in pretrained[0].glob("*.pt"):
+        assert get_unsafe_globals_in_checkpoint(path) == []
+
+
+def test_a_cut_run_goes_on_as_if_it_had_not_been(
+    folder: Path, root: Path, corpus: Path, pretrained: tuple[Path, str]
+) -> None:
+    command = ("bash", root / "scripts" / "pretrain.sh", "corpus", "cut")
+    run(*command, *flags(max_update="3"), cwd=folder, ARCH="tupe_r_tiny")
+    output = run(*command, *flags(), cwd=folder, ARCH="tupe_r_tiny")
+    assert "Loaded checkpoint" in output
+    whole = losses(pretrained[1])
+    assert losses(output) == {update: loss for update, loss in whole.items() if update > 3}
+    states = [torch.load(d / "checkpoint_last.pt")["model"] for d in (folder / "cut", pretrained[0])]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[1])
+
+
+def test_fairseq_validate_gives_the_loss_of_training(
+    folder: Path, root: Path, corpus: Path, pretrained: tuple[Path, str]
+) -> None:
+    save_dir, _ = pretrained
+    output = run(
+        *("fairseq-validate", corpus / "bin", "--user-dir", root / "tupe_fairseq"),
+        *("--task", "tupe_masked_lm", "--path", save_dir / "checkpoint_last.pt", "--batch-size", "7"),
+        *("--log-format", "simple", "--num-workers", "0"),
+        cwd=folder,
+    )
+    loss = float(re.findall(r"\| valid \|.*?loss ([\d.]+)", output)[-1])
+    assert loss == pytest.approx(read_curve(save_dir)[1][-1], abs=2e-3)
+
+
+def test_the_user_beats_architecture_and_recipe(folder: Path, root: Path, corpus: Path) -> None:
+    config = folder / "recipe.args"
+    config.write_text("# a comment\n\n--lr 5   # beaten\n--dropout 0.5\n")
+    given = flags(encoder_layers="1", max_positions="40", rel_pos_bins="8", no_save="", max_update="1")
+    output = run(
+        *("bash", root / "scripts" / "pretrain.sh", "corpus", "beaten", *given),
+        cwd=folder,
+        ARCH="tupe_a_tiny",
+        CONFIG=str(config),
+    )
+    shown = output[output.index("'model': {") :]
+    model = dict(re.findall(r"'(\w+)': '?([\w.]+)", shown[: shown.index("}")]))
+    assert model["_name"] == "tupe_a_tiny"
+    assert model["variant"] == "tupe_a"
+    assert (model["encoder_layers"], model["max_positions"], model["rel_pos_bins"]) == ("1", "40", "8")
+    assert (model["encoder_embed_dim"], model["dropout"]) == ("128", "0.5")
+    assert "'lr': [0.001]" in output
+
+
+def copy_of_plugin(root: Path, folder: Path) -> Path:
+    copy = folder / "copy"
+    copy.mkdir()
+    for name in ("setup.py", "README.md", "requirements.txt", "requirements-dev.txt", "pyproject.toml"):
+        shutil.copy(root / name, copy / name)
+    for name in ("LICENSE", "ATTRIBUTION.md"):
+        shutil.copy(root / name, copy / name)
+    shutil.copytree(
+        root / "tupe_fairseq", copy / "tupe_fairseq", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    return copy
+
+
+@pytest.mark.parametrize("way", ["relative path", "link", "installed"])
+def test_the_plugin_loads(way: str, folder: Path, root: Path, corpus: Path, tmp_path: Path) -> None:
+    """From another folder by a relative path, through a link of another name, and where it is installed too."""
+    user_dir, environment = root / "tupe_fairseq", {"PYTHONPATH": ""}
+    if way == "relative path":
+        user_dir = Path(os.path.relpath(user_dir, folder))
+    elif way == "link":
+        user_dir = tmp_path / "another_name"
+        user_dir.symlink_to(root / "tupe_fairseq")
+    else:
+        copy, site = copy_of_plugin(root, tmp_path), tmp_path / "site"
+        install = ("-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", site, copy)
+        run(sys.executable, *install, cwd=tmp_path)
+        assert (site / "tupe_fairseq" / "model.py").is_file()
+        environment["PYTHONPATH"] = str(site)
+    command = train_flags(root, corpus, tmp_path / "save")
+    command[command.index("--user-dir") + 1] = user_dir
+    output = run(*command, *flags(max_update="1", no_save=""), cwd=folder, **environment)
+    assert "num_updates: 1 >= max_update: 1" in output
+
+
+def test_two_processes_train_one_model(
+    folder: Path, root: Path, corpus: Path, pretrained: tuple[Path, str]
+) -> None:
+    """Two workers with half the batch give the losses of one, as the batches are the same."""
+    one, two = (
+        run(
+            *("bash", root / "scripts" / "pretrain.sh", "corpus", f"workers{n}"),
+            *flags(max_update="3", batch_size="16", update_freq=str(2 // n), no_save="", dropout="0"),
+            *("--attention-dropout", "0"),
+            cwd=folder,
+            ARCH="tupe_r_tiny",
+            NPROC=str(n),
+            OMP_NUM_THREADS="1",
+        )
+        for n in (1, 2)
+    )
+    assert "x 2 worker" in two
+    assert losses(two).keys() == losses(one).keys()
+    for update, loss in losses(one).items():
+        assert losses(two)[update] == pytest.approx(loss, abs=1.1e-3), "three decimals are printed"
+
+
+def test_quickstart(folder: Path, root: Path, tmp_path: Path) -> None:
+    """The whole of it, with a recipe of a few updates; the environment that runs the tests is set up."""
+    config = tmp_path / "recipe.args"
+    config.write_text("\n".join(f"{flag} {value}" for flag, value in SHORT.items()))
+    environment = {"CONFIG": str(config), "OUT_DIR": "out", "VENV": sys.prefix}
+    output = run("bash", root / "scripts" / "quickstart.sh", cwd=tmp_path, **environment)
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary.keys() == {
+        *("unigram_bits", "valid_bits_first", "valid_bits_last"),
+        *("finetune_mcc", "finetune_accuracy", "seconds"),
+    }
+    assert summary["valid_bits_first"] == pytest.approx(10.97, abs=0.1), "log2(2001), of an untrained model"
+    assert summary["valid_bits_last"] < summary["valid_bits_first"]
+    assert -1 <= summary["finetune_mcc"] <= 1
+    assert set(summary["seconds"]) >= {"pre-training", "fine-tuning"}
+    assert f"{summary['valid_bits_last']:.2f}" in output
+    assert "tensorboard --logdir out" in output
+    for picture in ("loss.png", "positions.png"):
+        pixels: Sequence = imread(tmp_path / "out" / picture)
+        assert min(pixels.shape[:2]) > 400
+        assert pixels.std() > 0.05, "not blank"
+
+
+@pytest.mark.parametrize(
+    "script", ["pretrain", "finetune_glue", "prepare_glue", "prepare_corpus", "quickstart"]
+)
+def test_scripts_explain_themselves(script: str, root: Path, tmp_path: Path) -> None:
+    output = run("bash", root / "scripts" / f"{script}.sh", "-h", cwd=tmp_path)
+    assert f"bash scripts/{script}.sh" in output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dry_run_prints_the_command(root: Path, corpus: Path, tmp_path: Path) -> None:
+    output = run(
+        *("bash", root / "scripts" / "pretrain.sh", corpus, "save", "--lr", "7"),
+        cwd=tmp_path,
+        DRY_RUN="1",
+        ARCH="tupe_a_small",
+    )
+    assert output.startswith("fairseq-train ")
+    assert output.count(" --lr ") == 2
+    assert output.rstrip().endswith("--lr 7"), "the user's flags come last"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,71 @@
+"""The README says what the code does: its tables, links and flags are read here."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tupe_fairseq.config import SIZES, VARIANTS, TupeConfig, architectures
+from tupe_fairseq.glue import TASKS
+from tupe_fairseq.model import TupeModel
+
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "ATTRIBUTION.md", "data/README.md")
+
+
+@pytest.fixture(scope="module")
+def readme(root: Path) -> str:
+    return (root / "README.md").read_text(encoding="utf-8")
+
+
+def count_parameters(architecture: str) -> int:
+    args = Namespace()
+    architectures()[architecture](args)
+    with torch.device("meta"):
+        model = TupeModel(TupeConfig(max_positions=512, **vars(args)), 32_769, padding_idx=1)
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_table_of_architectures(readme: str, size: str) -> None:
+    options = SIZES[size]
+    cells = [
+        size,
+        *(options[f"encoder_{name}"] for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")),
+        *(f"{count_parameters(f'{variant}_{size}'):,}" for variant in VARIANTS),
+    ]
+    assert f"| {' | '.join(map(str, cells))} |" in readme
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name != "WordOrder"])
+def test_table_of_glue(readme: str, name: str) -> None:
+    task = TASKS[name]
+    labels = ", ".join(task.labels) or f"a number from 0 to {task.label_scale:g}"
+    cells = [name, {1: "one", 2: "two"}[len(task.inputs)], labels, ", ".join(task.metrics)]
+    assert f"| {' | '.join(cells)} |" in readme
+
+
+def test_options_are_named(readme: str) -> None:
+    for name in TupeConfig.__dataclass_fields__:
+        if name not in ("_name", "variant"):
+            assert f"`--{name.replace('_', '-')}`" in readme, name
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(root: Path, document: str) -> None:
+    path = root / document
+    text = path.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!http)([^)#]+)\)", text) + re.findall(r'src="([^"]+)"', text)
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+def test_recipes_name_real_flags_once(root: Path) -> None:
+    for path in sorted((root / "configs").glob("*.args")):
+        lines = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
+        flags = [line[0] for line in lines if line]
+        assert all(len(line) <= 2 for line in lines), path
+        assert len(flags) == len(set(flags)), path
+        assert all(flag.startswith("--") for flag in flags), path
