@@ -32,11 +32,10 @@ run() {
   fi
 }
 
-# Prints the flags of a recipe, one word a line: comments go, "--flag value" becomes two words.
+# Prints the flags of a recipe, one word a line, without its comments.
 recipe() {
   [[ -r $1 ]] || die "no recipe $1; CONFIG names a file of flags as in $ROOT/configs"
-  sed -e 's/[[:space:]]*#.*$//' -e '/^[[:space:]]*$/d' -e 's/^[[:space:]]*//' "$1" |
-    sed -e 's/[[:space:]]\{1,\}/\n/'
+  awk '{ sub(/#.*/, ""); for (i = 1; i <= NF; i++) print $i }' "$1"
 }
 
 # fairseq-train with the plugin, in NPROC processes of this machine (default: fairseq's own choice, one a GPU).

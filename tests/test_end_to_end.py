@@ -188,7 +188,7 @@ def copy_of_plugin(root: Path, folder: Path) -> Path:
 
 @pytest.mark.parametrize("way", ["relative path", "link", "installed"])
 def test_the_plugin_loads(way: str, folder: Path, root: Path, corpus: Path, tmp_path: Path) -> None:
-    """From another folder by a relative path, through a link of another name, and where it is installed too."""
+    """From another folder by a relative path, through a link of another name, and where it is installed."""
     user_dir, environment = root / "tupe_fairseq", {"PYTHONPATH": ""}
     if way == "relative path":
         user_dir = Path(os.path.relpath(user_dir, folder))
