@@ -42,9 +42,12 @@ recipe() {
 fairseq_train() {
   # Every process reads checkpoints itself: torch 2.6 and newer refuse what fairseq sends from one to all.
   local plugin=(--user-dir "$ROOT/tupe_fairseq" --load-checkpoint-on-all-dp-ranks)
-  if [[ ${NPROC:-1} -eq 1 ]]; then
+  if [[ -z ${NPROC:-} ]]; then
     run fairseq-train "${plugin[@]}" "$@"
-  elif [[ " $* " != *" --cpu "* ]] && nvidia-smi --list-gpus >/dev/null 2>&1; then
+    return
+  fi
+  [[ $NPROC =~ ^[1-9][0-9]*$ ]] || die "NPROC=$NPROC is no number of processes"
+  if [[ $NPROC -eq 1 ]] || { [[ " $* " != *" --cpu "* ]] && nvidia-smi --list-gpus >/dev/null 2>&1; }; then
     run fairseq-train "${plugin[@]}" --distributed-world-size "$NPROC" "$@"
   else
     # fairseq starts processes for GPUs only; on the CPU torchrun does, and each is told its rank.

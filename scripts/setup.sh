@@ -4,7 +4,7 @@
 #   [PYTHON=python3] [VENV=.venv] bash scripts/setup.sh
 #
 # PYTHON is the interpreter to use, 3.9 or newer; the versions in constraints.txt were tested on 3.11. VENV is
-# the folder to make. A second call takes a second.
+# the folder to make. A second call takes a second. DRY_RUN=1 prints the commands.
 
 # shellcheck source=scripts/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -22,6 +22,10 @@ steps=4 number=0
 step() {
   local name=$1 start=$SECONDS
   shift
+  if [[ -n ${DRY_RUN:-} ]]; then
+    run "$@"
+    return
+  fi
   number=$((number + 1))
   printf '[%s/%s] %s: ' "$number" "$steps" "$name"
   if ! "$@" >>"$LOG" 2>&1; then
@@ -76,8 +80,8 @@ else
   echo "note: the pinned versions were tested on Python 3.11; on $version the newest that fit are taken"
 fi
 
-mkdir -p "$VENV" || die "cannot make the folder $VENV; name another with VENV="
-: >"$LOG"
+[[ -n ${DRY_RUN:-} ]] || mkdir -p "$VENV" || die "cannot make the folder $VENV; name another with VENV="
+[[ -n ${DRY_RUN:-} ]] || : >"$LOG"
 if [[ ! -x $VENV/bin/python ]]; then
   step "Python $version environment in $VENV" "$PYTHON" -m venv "$VENV"
 elif [[ $("$VENV/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])') != "$version" ]]; then
@@ -98,6 +102,7 @@ fi
 step "fairseq, SentencePiece, TensorBoard" "${pip[@]}" "${tested[@]}" -r "$ROOT/requirements.txt"
 step "development tools" "${pip[@]}" "${tested[@]}" -r "$ROOT/requirements-dev.txt"
 
+[[ -z ${DRY_RUN:-} ]] || exit 0
 # The checkout itself, importable from anywhere and editable, without writing into it.
 "$VENV/bin/python" -c 'import sys, sysconfig; from pathlib import Path
 Path(sysconfig.get_path("purelib"), "tupe_fairseq.pth").write_text(sys.argv[1] + "\n")' "$ROOT"

@@ -3,7 +3,7 @@
 #
 #   bash scripts/test.sh [pytest flags]
 #
-# For example "-m 'not slow'" for the quick tests alone, or "-k bias".
+# DRY_RUN=1 prints the commands. For example "-m 'not slow'" for the quick tests alone, or "-k bias".
 
 # shellcheck source=scripts/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -12,7 +12,7 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   exit
 fi
 
-bash "$ROOT/scripts/setup.sh"
+run bash "$ROOT/scripts/setup.sh"
 PATH=$VENV/bin:$PATH
 cd -- "$ROOT"
 run ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,6 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "tupe_fairseq"
-TORCH_ONLY = {"positional", "attention", "encoder"}
-NO_FAIRSEQ = TORCH_ONLY | {
-    *("vocabulary", "token_file", "cleaning", "splitting", "encoding", "corpus_report", "corpus"),
-    *("glue", "glue_data", "checkpoints", "word_order"),
-}
 
 
 def imports(path: Path) -> tuple[set[str], set[str]]:
@@ -31,6 +27,15 @@ def imports(path: Path) -> tuple[set[str], set[str]]:
     return inner, outer - set(sys.stdlib_module_names) - {"__future__"}
 
 
+def table() -> dict[str, list[str]]:
+    """The table of modules in CONTRIBUTING.md: what they need, and their names in order."""
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (torch alone|no fairseq|fairseq) \| (.*) \|$", text, re.MULTILINE)
+    return {needs: re.findall(r"`(\w+)`", modules) for needs, modules in rows}
+
+
+TABLE = table()
+ORDER = [name for modules in TABLE.values() for name in modules]
 MODULES = {path.stem: imports(path) for path in sorted(PACKAGE.glob("*.py"))}
 
 
@@ -40,29 +45,27 @@ def test_the_package_never_imports_itself_by_name(name: str) -> None:
     assert PACKAGE.name not in MODULES[name][1]
 
 
-@pytest.mark.parametrize("name", sorted(TORCH_ONLY))
+def test_the_table_has_every_module_once() -> None:
+    assert sorted(ORDER) == sorted(MODULES.keys() - {"__init__"})
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_a_module_imports_only_what_stands_before_it(name: str) -> None:
+    assert MODULES[name][0] <= set(ORDER[: ORDER.index(name)])
+
+
+@pytest.mark.parametrize("name", TABLE["torch alone"])
 def test_the_core_is_torch_only(name: str) -> None:
-    inner, outer = MODULES[name]
-    assert outer == {"torch"}
-    assert inner <= TORCH_ONLY
+    assert MODULES[name][1] == {"torch"}
 
 
-@pytest.mark.parametrize("name", sorted(NO_FAIRSEQ))
+@pytest.mark.parametrize("name", TABLE["no fairseq"])
 def test_what_does_without_fairseq(name: str) -> None:
-    seen, todo = set(), {name}
-    while todo:
-        module = todo.pop()
-        seen.add(module)
-        assert not MODULES[module][1] & {"fairseq", "omegaconf", "fairseq_cli"}, module
-        todo |= MODULES[module][0] - seen
+    assert not MODULES[name][1] & {"fairseq", "omegaconf", "fairseq_cli"}
 
 
-def test_imports_make_no_circle() -> None:
-    done: set[str] = {"__init__"}
-    while len(done) < len(MODULES):
-        ready = {name for name, (inner, _) in MODULES.items() if name not in done and inner <= done}
-        assert ready, f"these import each other: {sorted(MODULES.keys() - done)}"
-        done |= ready
+def test_the_table_of_glue_needs_the_standard_library_only() -> None:
+    assert MODULES["glue"] == (set(), set())
 
 
 def test_the_core_imports_with_no_fairseq_installed() -> None:

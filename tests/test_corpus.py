@@ -6,12 +6,12 @@ import gzip
 import math
 import os
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+import commands
 import pytest
 from fairseq.data import Dictionary, TokenBlockDataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
@@ -283,7 +283,7 @@ def test_an_error_while_replacing_brings_the_older_corpus_back(
 ) -> None:
     text = written(tmp_path / "text", TWENTY)
     assert run(tmp_path, text, "--valid-every", "5") == 0
-    monkeypatch.setattr(corpus, "PIECES", (*corpus.PIECES, "none of this name"))  # cannot be moved, the last
+    monkeypatch.setattr(corpus, "FILES", (*corpus.FILES, "none of this name"))  # cannot be moved, the last
     assert run(tmp_path, text) == 1
     assert contents(tmp_path / "corpus") == contents(made)
     assert summary_of(tmp_path / "corpus") == summary_of(made)
@@ -292,23 +292,18 @@ def test_an_error_while_replacing_brings_the_older_corpus_back(
 # ---- The script, and real files --------------------------------------------------------------------
 
 
-def script(root: Path, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-    command = ["bash", root / "scripts" / "prepare_corpus.sh", *arguments]
-    return subprocess.run(command, env=os.environ | env, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.slow
 def test_script(root: Path, made: Path, tmp_path: Path) -> None:
-    assert "prepare_corpus.sh -o CORPUS" in script(root, "-h").stdout
+    script = ("bash", root / "scripts" / "prepare_corpus.sh")
+    assert "prepare_corpus.sh -o CORPUS" in commands.run(*script, "-h", cwd=tmp_path)
     text = written(tmp_path / "a text", TWENTY)
-    arguments = ["-o", tmp_path / "a corpus", "-v", "60", "--valid-every", "5", text]
-    dry = script(root, *arguments, DRY_RUN="1")
-    assert dry.stdout.startswith("python -m tupe_fairseq.corpus -o ")
+    arguments = ["-o", "a corpus", "-v", "60", "--valid-every", "5", text.name]
+    dry = commands.run(*script, *arguments, cwd=tmp_path, DRY_RUN="1")
+    assert dry.startswith("python -m tupe_fairseq.corpus -o ")
     assert not (tmp_path / "a corpus").exists()
-    assert script(root, *arguments).returncode == 0
+    commands.run(*script, *arguments, cwd=tmp_path)
     assert contents(tmp_path / "a corpus") == contents(made)
-    failed = script(root, "-o", tmp_path / "other", tmp_path / "nowhere")
-    assert failed.returncode == 1
+    assert commands.attempt(*script, "-o", "other", "nowhere", cwd=tmp_path).returncode == 1
     assert not (tmp_path / "other").exists()
 
 

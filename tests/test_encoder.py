@@ -7,6 +7,8 @@ import re
 
 import pytest
 import torch
+import torch.nn.functional as F
+from initial import assert_initialised
 
 from tupe_fairseq.attention import SelfAttention
 from tupe_fairseq.encoder import EncoderConfig, TupeEncoder, init_weights
@@ -131,12 +133,60 @@ def test_too_long_a_sentence_is_refused(encoder: TupeEncoder) -> None:
 def test_initialisation() -> None:
     torch.manual_seed(0)
     encoder = TupeEncoder(dataclasses.replace(CONFIG, vocab_size=5000, embed_dim=64)).apply(init_weights)
-    for name, parameter in encoder.named_parameters():
-        if "layer_norm" in name:
-            assert (parameter == (1 if name.endswith("weight") else 0)).all(), name
-        elif name.endswith("bias"):
-            assert (parameter == 0).all(), name
-        else:  # matrices and tables: N(0, 0.02)
-            spread = parameter.std().item()
-            assert abs(spread - 0.02) < 5 * 0.02 / (2 * parameter.numel()) ** 0.5, name
+    assert_initialised(encoder)
     assert (encoder.embed_tokens.weight[CONFIG.padding_idx] == 0).all()
+
+
+# Of each dropout: its option, and what it takes and gives, by the arguments x and results y of the modules around.
+DROPOUTS = {
+    "embeddings": ("dropout", lambda x, y: (y["embed_layer_norm"], x["layers.0"])),
+    "attention output": (
+        "dropout",
+        lambda x, y: (y["layers.1.self_attn"], x["layers.1.self_attn_layer_norm"] - x["layers.1"]),
+    ),
+    "feed-forward output": (
+        "dropout",
+        lambda x, y: (y["layers.1.fc2"], x["layers.1.final_layer_norm"] - x["layers.1.fc1"]),
+    ),
+    "activation": ("activation_dropout", lambda x, y: (F.gelu(y["layers.1.fc1"]), x["layers.1.fc2"])),
+}
+
+
+@pytest.mark.parametrize("option", ["dropout", "activation_dropout", "attention_dropout"])
+@pytest.mark.parametrize("place", DROPOUTS)
+def test_each_dropout_is_that_of_its_own_option(place: str, option: str) -> None:
+    torch.manual_seed(0)
+    encoder = TupeEncoder(dataclasses.replace(CONFIG, **{option: 0.25})).double().apply(init_weights)
+    x, y = {}, {}
+    for name, module in encoder.named_modules():
+
+        def keep(module: torch.nn.Module, args: tuple, out: torch.Tensor, name: str = name) -> None:
+            x[name], y[name] = args[0], out
+
+        module.register_forward_hook(keep)
+    encoder(sentence(8, 12))
+    own_option, ends = DROPOUTS[place]
+    before, after = ends(x, y)
+    if option != own_option:
+        torch.testing.assert_close(after, before)
+        return
+    kept = after.abs() > 1e-12
+    share = kept.double().mean().item()
+    assert abs(share - 0.75) < 5 * (0.25 * 0.75 / kept.numel()) ** 0.5
+    torch.testing.assert_close(after[kept], before[kept] / 0.75)
+
+
+@pytest.mark.parametrize("dropout", [0.25, 0.0])
+def test_dropout_of_attention_weights(dropout: float) -> None:
+    """Tokens that are unit vectors, and equal logits: the output is the weights, 1/16 each."""
+    torch.manual_seed(0)
+    cfg = dataclasses.replace(CONFIG, num_heads=1, attention_dropout=dropout)
+    module = TupeEncoder(cfg).layers[1].self_attn
+    for parameter in module.parameters():
+        torch.nn.init.zeros_(parameter)
+    torch.nn.init.eye_(module.in_proj.weight[32:])
+    torch.nn.init.eye_(module.out_proj.weight)
+    weights = module(torch.eye(16).expand(10, 16, 16), torch.zeros(1, 16, 16))
+    kept = weights > 0
+    assert abs(kept.double().mean().item() - (1 - dropout)) <= 5 * (dropout * (1 - dropout) / 2560) ** 0.5
+    torch.testing.assert_close(weights[kept], torch.full_like(weights[kept], 1 / 16 / (1 - dropout)))

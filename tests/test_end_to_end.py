@@ -6,13 +6,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from commands import run
 from matplotlib.image import imread
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
@@ -42,22 +42,6 @@ def flags(**changes: str) -> list[str]:
     """SHORT as arguments; ``max_update="4"`` changes a flag."""
     chosen = SHORT | {"--" + name.replace("_", "-"): value for name, value in changes.items()}
     return [word for pair in chosen.items() for word in pair if word]
-
-
-def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    """Runs a command of the environment that runs the tests; returns what it prints."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    result = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env={**os.environ, "PATH": path, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, f"{command} failed:\n{result.stdout[-4000:]}"
-    return result.stdout
 
 
 def losses(output: str) -> dict[int, float]:
@@ -189,22 +173,26 @@ def copy_of_plugin(root: Path, folder: Path) -> Path:
 @pytest.mark.parametrize("way", ["relative path", "link", "installed"])
 def test_the_plugin_loads(way: str, folder: Path, root: Path, corpus: Path, tmp_path: Path) -> None:
     """From another folder by a relative path, through a link of another name, and where it is installed."""
-    user_dir, environment = root / "tupe_fairseq", {"PYTHONPATH": ""}
+    user_dirs, environment = [root / "tupe_fairseq"], {"PYTHONPATH": ""}
     if way == "relative path":
-        user_dir = Path(os.path.relpath(user_dir, folder))
+        user_dirs = [Path(os.path.relpath(user_dirs[0], folder))]
     elif way == "link":
-        user_dir = tmp_path / "another_name"
-        user_dir.symlink_to(root / "tupe_fairseq")
+        user_dirs = [tmp_path / "another_name"]
+        user_dirs[0].symlink_to(root / "tupe_fairseq")
     else:
         copy, site = copy_of_plugin(root, tmp_path), tmp_path / "site"
         install = ("-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", site, copy)
         run(sys.executable, *install, cwd=tmp_path)
-        assert (site / "tupe_fairseq" / "model.py").is_file()
         environment["PYTHONPATH"] = str(site)
+        where = "import tupe_fairseq.model as m; print(m.__file__)"
+        imported = run(sys.executable, "-c", where, cwd=tmp_path, **environment)
+        assert imported == f"{site / 'tupe_fairseq' / 'model.py'}\n"
+        user_dirs.append(site / "tupe_fairseq")  # and the checkout's still loads beside it
     command = train_flags(root, corpus, tmp_path / "save")
-    command[command.index("--user-dir") + 1] = user_dir
-    output = run(*command, *flags(max_update="1", no_save=""), cwd=folder, **environment)
-    assert "num_updates: 1 >= max_update: 1" in output
+    for user_dir in user_dirs:
+        command[command.index("--user-dir") + 1] = user_dir
+        output = run(*command, *flags(max_update="1", no_save=""), cwd=folder, **environment)
+        assert "num_updates: 1 >= max_update: 1" in output
 
 
 def test_two_processes_train_one_model(

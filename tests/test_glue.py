@@ -32,7 +32,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def real(shared_data: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """GLUE_BIN of the real files."""
     out = tmp_path_factory.mktemp("real")
-    for name in TASKS:
+    for name in PUBLISHED:
         prepare(TASKS[name], shared_data / "glue", corpus, out)
     return out
 

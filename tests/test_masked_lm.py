@@ -133,6 +133,54 @@ def test_masks_are_bert_masks(data: Path) -> None:
     assert (tokens[~chosen] != MASK).all()
 
 
+def shares(task: TupeMaskedLMTask) -> tuple[int, int, list[float]]:
+    """Tokens, those of them that were chosen, and the shares of these masked, left and replaced."""
+    rows = [torch.stack(pair, dim=1)[1:] for pair in samples(task, "train")]
+    tokens, target = torch.cat(rows).unbind(dim=1)
+    chosen = target != PAD
+    masked, kept = tokens[chosen] == MASK, tokens[chosen] == target[chosen]
+    parts = [part.double().mean().item() for part in (masked, kept, ~masked & ~kept)]
+    return chosen.numel(), int(chosen.sum()), parts
+
+
+@pytest.mark.parametrize("mask_prob, leave, replace", [(0.5, 0.3, 0.0), (0.5, 0.0, 0.3), (0.3, 0.2, 0.4)])
+def test_each_share_is_that_of_its_option(data: Path, mask_prob: float, leave: float, replace: float) -> None:
+    options = {"mask_prob": mask_prob, "leave_unmasked_prob": leave, "random_token_prob": replace}
+    n, k, parts = shares(make_task(data, **options))
+    assert abs(k / n - mask_prob) < 5 * (mask_prob * (1 - mask_prob) / n) ** 0.5
+    # a replacement is the token itself, or <mask>, once in about 200 times
+    for actual, expected in zip(parts, (1 - leave - replace, leave, replace)):
+        assert abs(actual - expected) <= 5 * (expected * (1 - expected) / k) ** 0.5 + 2 * replace / VOCAB
+
+
+def test_another_seed_gives_other_masks(data: Path) -> None:
+    one, again, two = (
+        [target.tolist() for _, target in samples(make_task(data, seed=seed, mask_prob=0.5), "train")]
+        for seed in (1, 1, 2)
+    )
+    assert one == again
+    assert sum(a == b for a, b in zip(one, two)) < 0.2 * len(one)
+
+
+def test_replacements_are_drawn_by_frequency_when_asked(data: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(data, tmp_path / "bin")
+    lines = [line.split()[0] for line in (folder / "dict.txt").read_text(encoding="utf-8").splitlines()]
+    counts = {6: 3000, 96: 1000}  # of the pieces of ids 10 and 100; the others never occur
+    text = "".join(f"{piece} {counts.get(i, 0)}\n" for i, piece in enumerate(lines))
+    (folder / "dict.txt").write_text(text, encoding="utf-8")
+
+    def drawn(**options: bool) -> torch.Tensor:
+        task = make_task(folder, mask_prob=0.5, leave_unmasked_prob=0.0, random_token_prob=1.0, **options)
+        return torch.cat([tokens[target != PAD] for tokens, target in samples(task, "train")])
+
+    weighted, uniform = drawn(freq_weighted_replacement=True), drawn()
+    rare = (weighted != 10) & (weighted != 100)
+    assert (weighted[rare] == MASK).all(), "<mask> counts as one occurrence"
+    assert rare.sum() < 10, "1 in 4,001"
+    assert abs((weighted == 10).double().mean() - 0.75) < 5 * (0.75 * 0.25 / len(weighted)) ** 0.5
+    assert len(uniform.unique()) == VOCAB + 1 - 4, "all but the special ones"
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_validation_masks_stay_and_training_masks_change(data: Path, workers: int) -> None:
     """Through fairseq's own iterators, since data workers that outlive an epoch would keep its masks."""
@@ -205,5 +253,5 @@ def test_missing_inputs_are_named(data: Path, tmp_path: Path) -> None:
     task = make_task(data)
     with pytest.raises(FileNotFoundError, match=r"no text in .*/test.bin"):
         task.load_dataset("test")
-    with pytest.raises(ValueError, match="--tokens-per-sample 2 leaves no room"):
-        make_task(data, tokens_per_sample=2)
+    with pytest.raises(ValueError, match="--tokens-per-sample 3 leaves no room"):
+        make_task(data, tokens_per_sample=3)

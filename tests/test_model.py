@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import re
 from argparse import Namespace
 from types import SimpleNamespace
@@ -12,25 +13,11 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from initial import assert_initialised
+from tiny_model import VOCAB, checkpoint, small
 
 from tupe_fairseq.config import SIZES, VARIANTS, TupeConfig, architectures
-from tupe_fairseq.model import TupeModel
-
-VOCAB = 30
-
-
-def small(**options: object) -> TupeModel:
-    cfg = TupeConfig(
-        encoder_layers=2,
-        encoder_embed_dim=16,
-        encoder_ffn_embed_dim=32,
-        encoder_attention_heads=2,
-        max_positions=12,
-        dropout=0.0,
-        attention_dropout=0.0,
-    )
-    torch.manual_seed(0)
-    return TupeModel(dataclasses.replace(cfg, **options), VOCAB, padding_idx=1)
+from tupe_fairseq.model import TupeModel, load_model
 
 
 def preset(architecture: str, **given: object) -> TupeConfig:
@@ -97,6 +84,53 @@ def test_dropout_is_in_training_only() -> None:
     assert torch.equal(model(tokens)[0], model(tokens)[0])
 
 
+@pytest.mark.parametrize("option", ["dropout", "attention_dropout", "activation_dropout"])
+def test_each_dropout_reaches_the_encoder_alone(option: str) -> None:
+    model = small(**{option: 0.5})
+    names = ("dropout", "attention_dropout", "activation_dropout")
+    assert {name: getattr(model.encoder.cfg, name) for name in names} == {
+        **dict.fromkeys(names, 0.0),
+        option: 0.5,
+    }
+    tokens = torch.randint(4, VOCAB, (2, 8))
+    assert not torch.equal(model(tokens)[0], model(tokens)[0])
+    assert torch.equal(small()(tokens)[0], small()(tokens)[0]), "without dropout nothing is left to chance"
+
+
+@pytest.mark.parametrize("dropout", [0.25, 0.0])
+def test_dropout_of_the_sentence_head(dropout: float) -> None:
+    """With all else constant, a hidden unit is tanh(1) / (1 - dropout) or dropped."""
+    model = small(pooler_dropout=dropout)
+    model.register_classification_head("head", 2)
+    head = model.classification_heads["head"]
+    torch.nn.init.zeros_(head.dense.weight)
+    torch.nn.init.ones_(head.dense.bias)
+    head.out_proj = torch.nn.Identity()
+    hidden = head(torch.randn(100, 3, 16))
+    kept = hidden > 0
+    assert abs(kept.double().mean().item() - (1 - dropout)) <= 5 * (dropout * (1 - dropout) / 1600) ** 0.5
+    torch.testing.assert_close(hidden[kept], torch.full_like(hidden[kept], math.tanh(1) / (1 - dropout)))
+    assert (head.eval()(torch.randn(100, 3, 16)) > 0).all()
+
+
+def test_initialisation() -> None:
+    model = small()
+    assert_initialised(model)
+    assert (model.encoder.embed_tokens.weight[1] == 0).all(), "padding"
+    model.register_classification_head("head", 3)
+    assert_initialised(model.classification_heads["head"])
+
+
+def test_probabilities() -> None:
+    logits = torch.tensor([[1.0, 2.0, 5.0], [4.0, 2.0, 2.0]]).log()
+    expected = torch.tensor([[1 / 8, 1 / 4, 5 / 8], [1 / 2, 1 / 4, 1 / 4]])
+    model = small()
+    torch.testing.assert_close(model.get_normalized_probs((logits, None), log_probs=False), expected)
+    torch.testing.assert_close(model.get_normalized_probs((logits, None), log_probs=True), expected.log())
+    half = model.get_normalized_probs((torch.randn(50, VOCAB).half(), None), log_probs=False)
+    torch.testing.assert_close(half.sum(dim=-1), torch.ones(50))
+
+
 def test_sequences_longer_than_the_model_are_refused_when_it_is_built() -> None:
     task = SimpleNamespace(max_positions=lambda: 13, source_dictionary=Dictionary())
     with pytest.raises(ValueError, match=r"--tokens-per-sample 13 .* --max-positions 12"):
@@ -154,3 +188,32 @@ def test_the_head_reads_the_first_token() -> None:
     head = model.classification_heads["head"]
     expected = torch.tanh(features[:, 0] @ head.dense.weight.T + head.dense.bias) @ head.out_proj.weight.T
     torch.testing.assert_close(head(features), expected + head.out_proj.bias)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_checkpoint_is_a_model_again(variant: str) -> None:
+    model = small(variant=variant, rel_pos_bins=8, max_rel_pos=4, dropout=0.5, pooler_dropout=0.5)
+    model.register_classification_head("head", 3)
+    model.eval()
+    loaded = load_model(checkpoint(model))
+    assert not any(module.training for module in loaded.modules())
+    assert loaded.cfg == model.cfg
+    tokens = torch.randint(4, VOCAB, (2, 12))
+    tokens[1, 9:] = 1
+    for name in ("head", None):
+        expected, _ = model(tokens, classification_head_name=name)
+        assert torch.equal(loaded(tokens, classification_head_name=name)[0], expected)
+
+
+def test_a_checkpoint_whose_weights_do_not_fit_is_refused() -> None:
+    missing, shape, left_over = (checkpoint(small()) for _ in range(3))
+    del missing["model"]["lm_head.bias"]
+    shape["cfg"]["model"]["encoder_ffn_embed_dim"] = 64
+    left_over["cfg"]["model"]["encoder_layers"] = 1
+    for state, name in ((missing, r"lm_head\.bias"), (shape, r"fc1\.weight"), (left_over, r"layers\.1\.fc1")):
+        with pytest.raises(ValueError, match=rf"(?s)weights do not fit its options: .*{name}"):
+            load_model(state)
+    with pytest.raises(ValueError, match="holds no options of a model"):
+        load_model({"model": small().state_dict()})
+    with pytest.raises(ValueError, match="holds no weights of a model"):
+        load_model({**checkpoint(small()), "model": {}})

@@ -24,13 +24,20 @@ import torch.nn.functional as F
 from fairseq.data import FairseqDataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.logging import metrics
+from fairseq.logging.progress_bar import format_stat
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from tupe_fairseq import checkpoints
 from tupe_fairseq.config import TupeConfig
 from tupe_fairseq.glue import TASKS
-from tupe_fairseq.sentence_criterion import TupeSentencePredictionCriterion, score
+from tupe_fairseq.sentence_criterion import (
+    TupeSentencePredictionCriterion,
+    rows_of,
+    score,
+    table_of,
+    why_undefined,
+)
 from tupe_fairseq.sentence_prediction import TupeSentencePredictionConfig, TupeSentencePredictionTask
 from tupe_fairseq.sentence_rows import DealtRowsDataset, SentencesDataset, fit, read_targets
 from tupe_fairseq.token_file import TokenFile
@@ -492,7 +499,7 @@ def test_constant_predictions_are_told_once(tasks: dict, caplog: pytest.LogCaptu
         found = evaluate(criterion, ["mcc"], torch.tensor([[0.0, 1.0]] * 6), torch.tensor([0, 1] * 3), 2)
     assert found["mcc"] == 0.0
     assert [r.getMessage() for r in caplog.records] == [
-        "all predictions are 1; a correlation with them counts as 0"
+        "all predictions are 1, so mcc is undefined; it counts as 0"
     ]
 
 
@@ -585,3 +592,20 @@ def test_workers_report_all_rows(tmp_path: Path, root: Path, stsb: Path, pretrai
         expected = function(predictions.numpy(), targets.numpy())[0]
         assert float(value(log, name)[-1]) == pytest.approx(expected, abs=1e-4)
     assert float(value(log, "loss")[-1]) == pytest.approx(F.mse_loss(predictions, targets).item(), abs=1e-4)
+
+
+def test_predictions_that_are_no_numbers_count_as_uncorrelated() -> None:
+    predictions, targets = np.array([1.0, np.nan, 2.0]), np.array([1.0, 2.0, 3.0])
+    assert score(["pearson", "spearman"], predictions, targets) == {"pearson": 0.0, "spearman": 0.0}
+    assert why_undefined(predictions, targets) == "not all predictions are finite numbers"
+    assert why_undefined(targets, targets) is None
+
+
+def test_a_table_of_rows_shows_their_number_only() -> None:
+    """fairseq-validate prints what a batch logs."""
+    ids = torch.tensor([5, 0])
+    table = table_of(ids, torch.tensor([1, 0]), torch.tensor([1, 1]), rows=9872)
+    assert format_stat(table) == "2 rows"
+    assert format_stat(sum([table, table_of(ids + 1, ids, ids, rows=9872)])) == "4 rows"
+    predictions, targets = rows_of(table)
+    assert (predictions.tolist(), targets.tolist()) == ([0, 1], [1, 1])

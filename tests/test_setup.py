@@ -101,6 +101,9 @@ def test_an_environment_of_another_python_is_left_alone(root: Path, tmp_path: Pa
 
 def test_arguments_are_refused(root: Path) -> None:
     result = subprocess.run(
-        ["bash", str(root / "scripts" / "setup.sh"), "python3.12"], capture_output=True, text=True, check=False
+        ["bash", str(root / "scripts" / "setup.sh"), "python3.12"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "takes no arguments" in last_line(result)

@@ -18,41 +18,49 @@ logger = logging.getLogger(__name__)
 class SplitLinesDataset(BaseWrapperDataset):
     """Lines longer than ``longest`` tokens, split into the fewest pieces of (nearly) equal length.
 
-    Equal, because a piece of a single token would look like the row that separates two documents. With
-    drop_separators those rows, a lone ``</s>`` each, are left out.
+    Equal, because a piece of a single token would look like the row that separates two documents; with 3
+    tokens or more a piece never gets that short. With drop_separators those rows, a lone ``</s>`` each, are
+    left out.
     """
 
     def __init__(self, lines: FairseqDataset, longest: int, drop_separators: bool = False) -> None:
         super().__init__(lines)
-        self.lengths = np.asarray(lines.sizes, dtype=np.int64)
-        self.pieces = -(-self.lengths // longest)
-        long_lines = self.pieces > 1
+        self.lengths = np.asarray(lines.sizes)
+        pieces = -(-self.lengths // longest)
         if drop_separators:
-            self.pieces[self.lengths == 1] = 0
-        self.ends = np.cumsum(self.pieces)
-        line = np.repeat(np.arange(len(self.pieces)), self.pieces)
+            pieces[self.lengths == 1] = 0
+        self.ends = np.cumsum(pieces)  # pieces up to and with each line
+        self._sizes = self._piece_sizes(pieces)
+        self._tell(pieces, longest)
+
+    def _piece_sizes(self, pieces: np.ndarray) -> np.ndarray:
+        line = np.repeat(np.arange(len(pieces), dtype=np.int32), pieces)
         start, stop = self._bounds(np.arange(len(line)), line)
-        self._sizes = stop - start
+        return (stop - start).astype(np.int32)
+
+    def _tell(self, pieces: np.ndarray, longest: int) -> None:
+        long_lines = pieces > 1
         if long_lines.any():
             logger.info(
                 "%s of %s lines (%.2f%%, with %.2f%% of the tokens) exceed the %s tokens of a block: "
                 "split into %s pieces",
-                *(f"{n:,}" for n in (long_lines.sum(), len(self.lengths))),
+                *(f"{n:,}" for n in (long_lines.sum(), len(pieces))),
                 100 * long_lines.mean(),
                 100 * self.lengths[long_lines].sum() / self.lengths.sum(),
                 longest,
-                f"{self.pieces[long_lines].sum():,}",
+                f"{pieces[long_lines].sum():,}",
             )
 
     def _bounds(self, index: Any, line: Any) -> Any:
-        piece = index - (self.ends[line] - self.pieces[line])
-        length, pieces = self.lengths[line], self.pieces[line]
-        return piece * length // pieces, (piece + 1) * length // pieces
+        """Where a piece, or an array of pieces, begins and ends in its line."""
+        before = np.where(line > 0, self.ends[line - 1], 0)
+        pieces, length = self.ends[line] - before, self.lengths[line].astype(np.int64)
+        return (index - before) * length // pieces, (index - before + 1) * length // pieces
 
     def __getitem__(self, index: int) -> Tensor:
-        line = int(np.searchsorted(self.ends, index, side="right"))
+        line = np.searchsorted(self.ends, index, side="right")
         start, stop = self._bounds(index, line)
-        return self.dataset[line][start:stop]
+        return self.dataset[int(line)][start:stop]
 
     def __len__(self) -> int:
         return len(self._sizes)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+EMBEDDINGS = "encoder.embed_tokens.weight"  # (V, D)
 _REFUSED = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")  # torch's messages
 
 
@@ -43,6 +44,22 @@ def load(path: str | Path) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise ValueError(f"{path} is no checkpoint of a model: it holds one {type(state).__name__}")
     return state
+
+
+def model_weights(state: dict[str, Any], source: str | Path = "the checkpoint") -> dict[str, torch.Tensor]:
+    """The weights of the model in a checkpoint, by name.
+
+    Args:
+        state: what `load` returns.
+        source: where that came from, for the message.
+
+    Raises:
+        ValueError: there are none of a tupe model.
+    """
+    weights = state.get("model")
+    if not isinstance(weights, dict) or EMBEDDINGS not in weights:
+        raise ValueError(f"{source} holds no weights of a model of this plugin: {EMBEDDINGS} is missing")
+    return weights
 
 
 def model_options(state: dict[str, Any], source: str | Path = "the checkpoint") -> dict[str, Any]:

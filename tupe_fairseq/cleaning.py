@@ -2,8 +2,9 @@
 
 The rules follow the authors' published scripts (guolinke/TUPE, preprocess/pretrain, commit 4442138) as far as
 Unicode's tables reach: bytes that are no UTF-8 and characters that print nothing go, white space collapses,
-and lines go that have few letters or much markup or that came before. Left out are Moses tokens and
-punctuation, spaCy sentences, placeholders for addresses, and a filter by word frequency.
+and lines go that have few letters or much markup or that came before. Letters are those of any script, theirs
+ASCII's. Left out are what needs Moses or spaCy, joining lines that end in mid-sentence (so a text with a line
+for each short sentence loses more, see --min-letters), placeholders for addresses, a word-frequency filter.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from .splitting import SPLITS, draw, move_document, move_lines, write_documents
 from .vocabulary import DICTIONARY_FILE, MODEL_FILE, Vocabulary, write_dictionary
 
 SUMMARY_FILE = "summary.json"
-PIECES = (MODEL_FILE, DICTIONARY_FILE, "bin", SUMMARY_FILE)  # of a corpus, in the order in which they appear
+FILES = (MODEL_FILE, DICTIONARY_FILE, "bin", SUMMARY_FILE)  # of a corpus, in the order in which they appear
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,12 @@ def _publish(fresh: Path, output: Path, replaced: Path) -> None:
     if not output.exists():
         fresh.rename(output)
         return
-    old = [name for name in reversed(PIECES) if (output / name).exists()]
+    old = [name for name in reversed(FILES) if (output / name).exists()]
     if old:
         _say(f"replacing the corpus in {output}")
     replaced.mkdir()
     moves = [(output / name, replaced / name) for name in old]
-    moves += [(fresh / name, output / name) for name in PIECES]
+    moves += [(fresh / name, output / name) for name in FILES]
     with ExitStack() as undo:
         for source, target in moves:
             source.rename(target)

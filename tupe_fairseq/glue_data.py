@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .glue import LONGEST, TASKS, GlueTask, PreparedTask, labelled, read_rows
+from .glue import KNOWN, LONGEST, TASKS, GlueTask, PreparedTask, labelled, read_rows
 from .token_file import TokenFile
 from .vocabulary import DICTIONARY_FILE, EOS, MODEL_FILE, UNK, Vocabulary
 
@@ -94,9 +94,15 @@ def _complete_folder(folder: Path) -> Iterator[Path]:
         fresh = Path(scratch, "new")
         fresh.mkdir()
         yield fresh
+        old = Path(scratch, "old")
         if folder.exists():
-            folder.rename(Path(scratch, "old"))
-        fresh.rename(folder)
+            folder.rename(old)
+        try:
+            fresh.rename(folder)
+        except OSError:
+            if old.exists():
+                old.rename(folder)
+            raise
 
 
 def choose(names: Sequence[str], glue_dir: Path) -> list[GlueTask]:
@@ -109,11 +115,11 @@ def choose(names: Sequence[str], glue_dir: Path) -> list[GlueTask]:
     if not glue_dir.is_dir():
         raise FileNotFoundError(f"no folder {glue_dir}")
     for name in names:
-        if name not in TASKS:
+        if name not in KNOWN:
             raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
-        if not (glue_dir / TASKS[name].folder).is_dir():
-            raise FileNotFoundError(f"no folder {glue_dir / TASKS[name].folder} for {name}")
-    chosen = [TASKS[name] for name in names] or [t for t in TASKS.values() if (glue_dir / t.folder).is_dir()]
+        if not (glue_dir / KNOWN[name].folder).is_dir():
+            raise FileNotFoundError(f"no folder {glue_dir / KNOWN[name].folder} for {name}")
+    chosen = [KNOWN[name] for name in names] or [t for t in TASKS.values() if (glue_dir / t.folder).is_dir()]
     if not chosen:
         raise FileNotFoundError(f"{glue_dir} has no folder of a GLUE task: {', '.join(TASKS)}")
     if not names:

@@ -34,12 +34,12 @@ def shape_flags(options: dict[str, Any]) -> list[str]:
 
 
 def check_vocabulary(state: dict[str, Any], folder: Path, checkpoint: Path) -> None:
-    """Compares the numbers of pieces.
+    """Compares the numbers of pieces; another vocabulary of the same size goes unseen.
 
     Raises:
         ValueError: they differ.
     """
-    model = len(state["model"]["encoder.embed_tokens.weight"])
+    model = len(checkpoints.model_weights(state, checkpoint)[checkpoints.EMBEDDINGS])
     lines = (folder / DICTIONARY_FILE).read_text(encoding="utf-8").count("\n")
     data = lines + len(SPECIALS) + 1  # <mask>
     if model != data:
@@ -106,6 +106,9 @@ def flags(name: str, glue_bin: Path, checkpoint: Path, given: list[str]) -> list
     state = checkpoints.load(checkpoint)
     options = checkpoints.model_options(state, checkpoint)
     check_vocabulary(state, glue_bin / name, checkpoint)
+    if options["max_positions"] < LONGEST:
+        room = f"{options['max_positions']} tokens"
+        print(f"note: {checkpoint} has positions for {room}; longer rows are cut", file=sys.stderr)
     return [
         *shape_flags(options),
         *schedule_flags(prepared, given),

@@ -26,7 +26,7 @@ from fairseq.data import (
 )
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
-from omegaconf import II, MISSING
+from omegaconf import II, MISSING, OmegaConf
 
 from .blocks import EveryRowDataset, FirstTokenDataset, SplitLinesDataset, word_starts
 from .vocabulary import MASK
@@ -85,9 +85,9 @@ class TupeMaskedLMTask(FairseqTask):
             ValueError: a block would hold no text.
             FileNotFoundError: no dictionary there.
         """
-        if cfg.tokens_per_sample < 3:
+        if cfg.tokens_per_sample < 4:
             raise ValueError(
-                f"--tokens-per-sample {cfg.tokens_per_sample} leaves no room: a block is <s>, text and </s>"
+                f"--tokens-per-sample {cfg.tokens_per_sample} leaves no room for text; give 4 or more"
             )
         path = Path(utils.split_paths(cfg.data)[0], "dict.txt")
         if not path.is_file():
@@ -148,7 +148,7 @@ class TupeMaskedLMTask(FairseqTask):
         if mode == "eos":
             blocks = SplitLinesDataset(lines, block_size, drop_separators=True)
         else:
-            if mode != "none":
+            if mode != "none" and lines.sizes.max() > block_size:
                 lines = SplitLinesDataset(lines, block_size)
             blocks = TokenBlockDataset(
                 lines,
@@ -174,8 +174,10 @@ class TupeMaskedLMTask(FairseqTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Builds the model, and says in the log what is about to be trained."""
         model = super().build_model(cfg, from_checkpoint)
-        if not from_checkpoint:
-            for line in describe_run(model, cfg._get_root()):
+        # fairseq passes the model's part of its configuration, which knows the whole it is part of.
+        whole = cfg._get_root() if OmegaConf.is_config(cfg) else {}
+        if "dataset" in whole and not from_checkpoint:
+            for line in describe_run(model, whole):
                 logger.info(line)
         return model
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from fairseq.models import BaseFairseqModel, register_model, register_model_architecture
 from torch import Tensor, nn
 
-from .checkpoints import model_options
+from .checkpoints import EMBEDDINGS, model_options, model_weights
 from .config import TupeConfig, architectures, encoder_config
 from .encoder import TupeEncoder, init_weights
 from .positional import LAYER_NORM_EPS
@@ -158,8 +158,8 @@ def load_model(state: dict[str, Any]) -> TupeModel:
     options = model_options(state)
     names = {f.name for f in dataclasses.fields(TupeConfig)}
     cfg = TupeConfig(**{name: value for name, value in options.items() if name in names and name != "_name"})
-    weights = dict(state["model"])
-    model = TupeModel(cfg, weights["encoder.embed_tokens.weight"].size(0), padding_idx=PAD)
+    weights = dict(model_weights(state))
+    model = TupeModel(cfg, len(weights[EMBEDDINGS]), padding_idx=PAD)
     for key, weight in weights.items():
         if key.startswith("classification_heads.") and key.endswith(".out_proj.weight"):
             model.register_classification_head(key.split(".")[1], weight.size(0))

@@ -85,6 +85,7 @@ class UntiedPositions(nn.Module):
         query = self._heads(self.query(rows)) * self.scale  # (H, T + 1, d)
         key = self._heads(self.key(rows))  # (H, T + 1, d)
         theta1, theta2 = (query[:, :2] * key[:, :2]).sum(dim=-1).unbind(dim=1)  # (H,) each
+        # Position 0 is [CLS]: what row 1 gives for it here, the reset replaces.
         return query[:, 1:] @ key[:, 1:].transpose(1, 2), theta1, theta2
 
     def _heads(self, x: Tensor) -> Tensor:

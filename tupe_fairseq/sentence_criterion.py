@@ -9,6 +9,7 @@ Shapes: B rows of a batch, C outputs of the sentence head (1 for regression), N 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,6 +24,8 @@ from fairseq.logging import metrics
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from torch import Tensor, nn
+
+logger = logging.getLogger(__name__)
 
 ROWS = "_rows"  # the meter that adds up the tables; fairseq does not print names with "_"
 
@@ -41,25 +44,38 @@ CORRELATIONS = ("mcc", "pearson", "spearman")  # undefined where all predictions
 def score(names: Sequence[str], predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
     """The named metrics over all rows, as fractions: scikit-learn's and SciPy's values.
 
-    A correlation with a constant counts as 0: NaN would win over every later value in fairseq's `max`.
+    A correlation that is not defined counts as 0: NaN would win over every later value in fairseq's `max`.
 
     Args:
         names: keys of METRICS.
         predictions, targets: (N,), label ids or numbers.
     """
-    flat = is_constant(predictions) or is_constant(targets)
+    undefined = why_undefined(predictions, targets) is not None
     return {
-        name: 0.0 if flat and name in CORRELATIONS else float(METRICS[name](predictions, targets))
+        name: 0.0 if undefined and name in CORRELATIONS else float(METRICS[name](predictions, targets))
         for name in names
     }
 
 
-def is_constant(values: np.ndarray) -> bool:
-    """Whether all values (N,) are equal."""
-    return bool((values == values[0]).all())
+def why_undefined(predictions: np.ndarray, targets: np.ndarray) -> str | None:
+    """Why predictions and labels (N,) have no correlation, if they have none."""
+    for what, values in (("predictions", predictions), ("labels", targets)):
+        if not np.isfinite(values).all():
+            return f"not all {what} are finite numbers"
+        if (values == values[0]).all():
+            return f"all {what} are {values[0]:g}"
+    return None
 
 
-def table_of(ids: Tensor, predictions: Tensor, targets: Tensor, rows: int) -> Tensor:
+class RowTable(Tensor):
+    """A table of rows that does not print all its numbers: fairseq-validate shows what a batch logs."""
+
+    def tolist(self) -> str:  # type: ignore[override]
+        """What fairseq's progress line shows."""
+        return f"{int(self.as_subclass(Tensor)[0].sum())} rows"
+
+
+def table_of(ids: Tensor, predictions: Tensor, targets: Tensor, rows: int) -> RowTable:
     """A table (3, N) with 1, prediction and target in the columns of a batch's rows and 0 in all others.
 
     Args:
@@ -70,12 +86,12 @@ def table_of(ids: Tensor, predictions: Tensor, targets: Tensor, rows: int) -> Te
     table[0, ids] = 1
     table[1, ids] = predictions.double()
     table[2, ids] = targets.double()
-    return table
+    return table.as_subclass(RowTable)
 
 
 def rows_of(table: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Predictions and targets (N,) of the rows that a sum of tables has, in the order of the file."""
-    seen, predictions, targets = table.cpu().numpy()
+    seen, predictions, targets = table.as_subclass(Tensor).cpu().numpy()
     return predictions[seen > 0], targets[seen > 0]
 
 
@@ -89,7 +105,12 @@ def log_scores(names: Sequence[str], logging_outputs: list[dict[str, Any]]) -> N
 
 
 def _score_of_sum(name: str, meters: dict[str, Any]) -> float:
-    return score([name], *rows_of(meters[ROWS].sum))[name]
+    table = meters[ROWS].sum
+    predictions, targets = rows_of(table)
+    reason = why_undefined(predictions, targets)
+    if reason and name in CORRELATIONS and len(targets) == table.size(1):  # all rows, not those of one batch
+        logger.warning("%s, so %s is undefined; it counts as 0", reason, name)
+    return score([name], predictions, targets)[name]
 
 
 @register_criterion("tupe_sentence_prediction", dataclass=FairseqDataclass)

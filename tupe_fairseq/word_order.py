@@ -25,6 +25,8 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from .cleaning import Tally, read_lines
+
 HELD_OUT = 4  # one document in so many is kept from pre-training
 WORDS = range(6, 17)  # of a sentence
 MOVED = 3  # words that change places, as one cycle
@@ -41,7 +43,9 @@ def python_documents() -> Iterator[list[str]]:
             yield paragraphs(section)
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*.py")):
-        if not {"test", "tests", "site-packages", "pydoc_data"} & set(path.relative_to(library).parts):
+        if not {"test", "tests", "site-packages", "dist-packages", "pydoc_data"} & set(
+            path.relative_to(library).parts
+        ):
             yield paragraphs("\n\n".join(docstrings(path)))
 
 
@@ -64,17 +68,16 @@ def paragraphs(text: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def read_documents(paths: Iterable[str]) -> Iterator[list[str]]:
-    """Documents of text files: paragraphs a line, a blank line or the end of a file between documents."""
+def read_documents(paths: Iterable[Path], tally: Tally) -> Iterator[list[str]]:
+    """Documents of text files, read as corpus preparation reads them: a document is a list of lines."""
     for path in paths:
         document: list[str] = []
-        with Path(path).open(encoding="utf-8-sig", errors="replace") as lines:
-            for line in lines:
-                if line.strip():
-                    document.append(" ".join(line.split()))
-                elif document:
-                    yield document
-                    document = []
+        for line in read_lines(path, tally):
+            if line:
+                document.append(line)
+            elif document:
+                yield document
+                document = []
         if document:
             yield document
 
@@ -88,22 +91,22 @@ def sentences(document: list[str]) -> Iterator[str]:
                 yield sentence
 
 
-def move_words(sentence: str, rng: random.Random) -> str:
-    """The sentence with MOVED words, neither first nor last, moved around in one cycle.
+def can_move(sentence: str) -> bool:
+    """Whether the words between the first and the last are MOVED different ones at least."""
+    return len({word.lower() for word in sentence.split()[1:-1]}) >= MOVED
 
-    Raises:
-        ValueError: it has too few different words for that.
-    """
+
+def move_words(sentence: str, rng: random.Random) -> str:
+    """The sentence with MOVED words, different ones and neither first nor last, moved around in one cycle."""
     words = sentence.split()
-    inner = range(1, len(words) - 1)
-    for _ in range(100):
-        places = rng.sample(inner, MOVED)
-        moved = words[:]
-        for place, source in zip(places, places[1:] + places[:1]):
-            moved[place] = words[source]
-        if all(moved[place].lower() != words[place].lower() for place in places):
-            return " ".join(moved)
-    raise ValueError(f"no {MOVED} different words to move in: {sentence}")
+    places: list[int] = []
+    for place in rng.sample(range(1, len(words) - 1), len(words) - 2):
+        if len(places) < MOVED and words[place].lower() not in [words[p].lower() for p in places]:
+            places.append(place)
+    moved = words[:]
+    for place, source in zip(places, places[1:] + places[:1]):
+        moved[place] = words[source]
+    return " ".join(moved)
 
 
 def examples(natural: list[str], versions: int, rng: random.Random) -> list[tuple[str, str]]:
@@ -127,9 +130,10 @@ def write(documents: Iterable[list[str]], out: Path, seed: int) -> dict[str, int
     folder.mkdir(parents=True, exist_ok=True)
     with (out / "pretrain.txt").open("w", encoding="utf-8") as pretrain:
         for document in documents:
-            if rng.random() < 1 / HELD_OUT:
+            # the first always goes to pre-training
+            if counts["pre-training documents"] and rng.random() < 1 / HELD_OUT:
                 counts["held-out documents"] += 1
-                natural.update(dict.fromkeys(sentences(document)))
+                natural.update(dict.fromkeys(filter(can_move, sentences(document))))
             else:
                 counts["pre-training documents"] += 1
                 pretrain.write("\n".join(document) + "\n\n")
@@ -155,16 +159,18 @@ def main() -> None:
         prog="python -m tupe_fairseq.word_order", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument(
-        "texts", nargs="*", metavar="TEXT", help="UTF-8 text (default: Python's documentation)"
+        "texts", nargs="*", type=Path, metavar="TEXT", help="UTF-8 text (default: Python's documentation)"
     )
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    documents = read_documents(args.texts) if args.texts else python_documents()
+    tally = Tally()
+    documents = read_documents(args.texts, tally) if args.texts else python_documents()
     try:
         counts = write(documents, args.out, args.seed)
     except (ValueError, OSError) as error:
         sys.exit(f"{parser.prog}: {error}")
+    counts.update((f"removed {what}", count) for what, count in tally.removed.items() if count)
     print(", ".join(f"{count:,} {what}" for what, count in counts.items()))
 
 

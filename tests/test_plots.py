@@ -1,0 +1,115 @@
+"""Curves out of TensorBoard's files, position biases out of checkpoints, and the pictures of both."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+from tiny_model import checkpoint, small
+from torch.utils.tensorboard import SummaryWriter
+
+from tupe_fairseq import plots
+
+
+def log(run: Path, subset: str, values: dict[int, float], key: str = "loss") -> Path:
+    """Writes a file of events, as one fairseq-train does; returns the folder of the run."""
+    with SummaryWriter(str(run / "tensorboard" / subset)) as writer:
+        for step, value in values.items():
+            writer.add_scalar(key, value, step)
+    return run
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    torch.save(checkpoint(small()), tmp_path / "checkpoint.pt")
+    return tmp_path / "checkpoint.pt"
+
+
+def assert_a_picture(path: Path) -> None:
+    pixels = imread(path)
+    assert min(pixels.shape[:2]) > 400
+    assert pixels.std() > 0.05, "not blank"
+
+
+def test_a_curve_is_read(tmp_path: Path) -> None:
+    log(tmp_path, "valid", {10: 8.5, 20: 4.25, 30: 2.0})
+    log(tmp_path, "train", {5: 1.0})
+    log(tmp_path, "train", {5: 16.0}, key="ppl")
+    assert plots.read_curve(tmp_path) == ([10, 20, 30], [8.5, 4.25, 2.0])
+    assert plots.read_curve(tmp_path, "train", "ppl") == ([5], [16.0])
+
+
+def test_a_step_that_a_resumed_run_repeats_counts_once_as_last_written(tmp_path: Path) -> None:
+    log(tmp_path, "valid", {1: 8.0, 2: 7.0, 3: 6.0})
+    log(tmp_path, "valid", {2: 6.5, 3: 5.5, 4: 5.0})
+    assert plots.read_curve(tmp_path) == ([1, 2, 3, 4], [8.0, 6.5, 5.5, 5.0])
+
+
+def test_missing_curves_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"^no TensorBoard logs in .*/tensorboard/valid; a run of"):
+        plots.read_curve(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"/tensorboard/valid holds no 'loss', only ppl$"):
+        plots.read_curve(log(tmp_path, "valid", {1: 2.0}, key="ppl"))
+
+
+@pytest.mark.parametrize("length", [None, 1, 5])
+def test_position_bias_is_the_models(path: Path, length: int | None) -> None:
+    expected = small().encoder.position_bias(length or 12).detach().numpy()
+    bias = plots.position_bias(path, length)
+    assert bias.dtype == np.float64
+    np.testing.assert_array_equal(bias, expected)
+
+
+def test_positions_are_drawn(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    out = path.with_name("positions.png")
+    monkeypatch.setattr(sys, "argv", ["plots", "positions", str(path), str(out)])
+    plots.main()
+    assert capsys.readouterr().out == f"wrote {out}\n"
+    assert_a_picture(out)
+
+
+def test_curves_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [tmp_path / "one", tmp_path / "two"]
+    for run in runs:
+        log(run, "train_inner", {1: 9.0, 2: 7.0, 3: 6.0})
+        log(run, "valid", {2: 7.5, 3: 6.5})
+    monkeypatch.setattr(sys, "argv", ["plots", "curves", *map(str, runs), "-o", str(tmp_path / "all.png")])
+    plots.main()
+    assert_a_picture(tmp_path / "all.png")
+
+
+def test_the_unigram_level_is_drawn(tmp_path: Path) -> None:
+    run = log(log(tmp_path, "train_inner", {1: 9.0, 2: 7.0}), "valid", {2: 7.5})
+    for bits, name in ((None, "without"), (8.0, "with")):
+        plots.plot_curves([str(run)], str(tmp_path / f"{name}.png"), bits)
+        assert_a_picture(tmp_path / f"{name}.png")
+    assert (tmp_path / "with.png").read_bytes() != (tmp_path / "without.png").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["positions", "none.pt", "out.png"], "no checkpoint none.pt"),
+        (
+            ["curves", "none", "-o", "out.png"],
+            "no TensorBoard logs in none/tensorboard/train_inner; a run of",
+        ),
+    ],
+)
+def test_what_is_missing_is_said_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["plots", *arguments])
+    with pytest.raises(SystemExit) as exit:
+        plots.main()
+    assert isinstance(exit.value.code, str), "Python prints it and exits with status 1"
+    assert exit.value.code.startswith(f"python -m tupe_fairseq.plots: {sentence}")
+    assert "\n" not in exit.value.code
+    assert list(tmp_path.iterdir()) == []
