@@ -137,7 +137,7 @@ def test_initialisation() -> None:
     assert (encoder.embed_tokens.weight[CONFIG.padding_idx] == 0).all()
 
 
-# Of each dropout: its option, and what it takes and gives, by the arguments x and results y of the modules around.
+# Of each dropout: its option, what it takes and gives, by arguments x and results y of modules around it.
 DROPOUTS = {
     "embeddings": ("dropout", lambda x, y: (y["embed_layer_norm"], x["layers.0"])),
     "attention output": (

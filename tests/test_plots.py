@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from tiny_model import checkpoint, small
 from torch.utils.tensorboard import SummaryWriter
@@ -27,6 +30,16 @@ def log(run: Path, subset: str, values: dict[int, float], key: str = "loss") -> 
 def path(tmp_path: Path) -> Path:
     torch.save(checkpoint(small()), tmp_path / "checkpoint.pt")
     return tmp_path / "checkpoint.pt"
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
+    """The figures that were drawn, kept open to look at."""
+    drawn: list[Figure] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(plt, "close", drawn.append)
+        yield drawn
+    plt.close("all")
 
 
 def assert_a_picture(path: Path) -> None:
@@ -65,31 +78,44 @@ def test_position_bias_is_the_models(path: Path, length: int | None) -> None:
 
 
 def test_positions_are_drawn(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    path: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     out = path.with_name("positions.png")
     monkeypatch.setattr(sys, "argv", ["plots", "positions", str(path), str(out)])
     plots.main()
     assert capsys.readouterr().out == f"wrote {out}\n"
     assert_a_picture(out)
+    images = [image for axes in figures[0].axes for image in axes.get_images()]
+    bias = small().encoder.position_bias(12).detach().numpy()  # (2, 12, 12)
+    np.testing.assert_array_equal([image.get_array() for image in images], bias)
+    assert {image.get_clim() for image in images} == {(-np.abs(bias).max(), np.abs(bias).max())}, "one scale"
 
 
-def test_curves_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [tmp_path / "one", tmp_path / "two"]
-    for run in runs:
+def test_curves_are_drawn(tmp_path: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, out = (tmp_path / name for name in ("one", "two", "curves.png"))
+    for run in (one, two):
         log(run, "train_inner", {1: 9.0, 2: 7.0, 3: 6.0})
         log(run, "valid", {2: 7.5, 3: 6.5})
-    monkeypatch.setattr(sys, "argv", ["plots", "curves", *map(str, runs), "-o", str(tmp_path / "all.png")])
+    monkeypatch.setattr(sys, "argv", ["plots", "curves", str(one), str(two), "-o", str(out)])
     plots.main()
-    assert_a_picture(tmp_path / "all.png")
+    assert_a_picture(out)
+    lines = {line.get_label(): line.get_xydata().tolist() for line in figures[0].axes[0].get_lines()}
+    training, validation = [[1, 9], [2, 7], [3, 6]], [[2, 7.5], [3, 6.5]]
+    assert lines == {
+        "one: training": training,
+        "one: validation": validation,
+        "two: training": training,
+        "two: validation": validation,
+    }
 
 
-def test_the_unigram_level_is_drawn(tmp_path: Path) -> None:
+def test_the_unigram_level_is_drawn(tmp_path: Path, figures: list[Figure]) -> None:
     run = log(log(tmp_path, "train_inner", {1: 9.0, 2: 7.0}), "valid", {2: 7.5})
-    for bits, name in ((None, "without"), (8.0, "with")):
-        plots.plot_curves([str(run)], str(tmp_path / f"{name}.png"), bits)
-        assert_a_picture(tmp_path / f"{name}.png")
-    assert (tmp_path / "with.png").read_bytes() != (tmp_path / "without.png").read_bytes()
+    plots.plot_curves([str(run)], str(tmp_path / "curves.png"), unigram_bits=8.25)
+    assert_a_picture(tmp_path / "curves.png")
+    axes = figures[0].axes[0]
+    assert [line.get_ydata() for line in axes.get_lines()][2] == [8.25, 8.25]
+    assert [text.get_text() for text in axes.texts] == ["entropy of single tokens: 8.25"]
 
 
 @pytest.mark.parametrize(
