@@ -22,6 +22,9 @@ CONFIG = EncoderConfig(
     num_heads=4,
     max_positions=12,
     relative=True,
+    num_buckets=32,
+    max_distance=128,
+    activation_dropout=0.0,
     dropout=0.0,
     attention_dropout=0.0,
 )

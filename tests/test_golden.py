@@ -129,7 +129,7 @@ def test_bias_of_512_positions(golden: Path, name: str) -> None:
         for k, v in arrays.items()
         if k.startswith(prefix)
     }
-    module = PositionBias(embed_dim=32, num_heads=4, max_positions=512, relative=name == "tupe_r").double()
+    module = PositionBias(32, 4, 512, name == "tupe_r", num_buckets=32, max_distance=128).double()
     module.load_state_dict(state)
     bias = module(512)
     close(bias[:, arrays["input/rows"]], arrays["expected/position_bias_rows_T512"], 1e-12)
@@ -142,10 +142,10 @@ def test_bias_of_512_positions(golden: Path, name: str) -> None:
 
 def test_buckets(golden: Path) -> None:
     arrays = load(golden, "rel_pos_buckets")
-    buckets = relative_position_bucket(torch.from_numpy(arrays["input/distance"]).long())
+    buckets = relative_position_bucket(torch.from_numpy(arrays["input/distance"]).long(), 32, 128)
     np.testing.assert_array_equal(buckets.numpy(), arrays["expected/bucket_of_distance"])
     position = torch.arange(512)
-    table = relative_position_bucket(position[None, :] - position[:, None])
+    table = relative_position_bucket(position[None, :] - position[:, None], 32, 128)
     np.testing.assert_array_equal(table.numpy(), arrays["expected/bucket_512_before_cls"])
     theta1, theta2 = torch.tensor([16]), torch.tensor([32])  # the buckets of the [CLS] row and column
     after = reset_cls(table[None], theta1, theta2)[0]

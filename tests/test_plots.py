@@ -124,7 +124,7 @@ def test_the_unigram_level_is_drawn(tmp_path: Path, figures: list[Figure]) -> No
         (["positions", "none.pt", "out.png"], "no checkpoint none.pt"),
         (
             ["curves", "none", "-o", "out.png"],
-            "no TensorBoard logs in none/tensorboard/train_inner; a run of",
+            "no TensorBoard logs in none/tensorboard/valid; a run of",
         ),
     ],
 )

@@ -15,7 +15,7 @@ HEADS, WIDTH, POSITIONS = 2, 8, 150  # enough positions to reach the last bucket
 
 def random_bias(relative: bool) -> PositionBias:
     torch.manual_seed(0)
-    module = PositionBias(WIDTH, HEADS, POSITIONS, relative).double()
+    module = PositionBias(WIDTH, HEADS, POSITIONS, relative, 32, 128).double()
     for parameter in module.parameters():
         nn.init.normal_(parameter)
     return module
@@ -53,7 +53,7 @@ def test_buckets_by_hand() -> None:
     # 32 buckets, distance 128: exact below 8, then log(16) / 8 an octave, the last from 91 on
     distances = [0, -1, -7, -8, -16, -128, -500, 1, 7, 8, 16, 128, 500]
     expected = [0, 1, 7, 8, 10, 15, 15, 17, 23, 24, 26, 31, 31]
-    assert relative_position_bucket(torch.tensor(distances)).tolist() == expected
+    assert relative_position_bucket(torch.tensor(distances), 32, 128).tolist() == expected
 
 
 def test_reset_by_hand() -> None:

@@ -41,6 +41,8 @@ for _size in SIZES.values():
     _size["encoder_ffn_embed_dim"] = 4 * _size["encoder_embed_dim"]
     _size["encoder_attention_heads"] = _size["encoder_embed_dim"] // 64
 
+_BASE = SIZES["base"]
+
 
 @dataclass
 class TupeConfig(FairseqDataclass):
@@ -49,10 +51,16 @@ class TupeConfig(FairseqDataclass):
     variant: ChoiceEnum(list(VARIANTS)) = field(  # type: ignore[valid-type]
         default="tupe_r", metadata={"help": "model of the paper's Table 1"}
     )
-    encoder_layers: int = field(default=12, metadata={"help": "number of layers"})
-    encoder_embed_dim: int = field(default=768, metadata={"help": "width of the model"})
-    encoder_ffn_embed_dim: int = field(default=3072, metadata={"help": "inner width of the feed-forward"})
-    encoder_attention_heads: int = field(default=12, metadata={"help": "number of attention heads"})
+    encoder_layers: int = field(default=_BASE["encoder_layers"], metadata={"help": "number of layers"})
+    encoder_embed_dim: int = field(
+        default=_BASE["encoder_embed_dim"], metadata={"help": "width of the model"}
+    )
+    encoder_ffn_embed_dim: int = field(
+        default=_BASE["encoder_ffn_embed_dim"], metadata={"help": "inner width of the feed-forward"}
+    )
+    encoder_attention_heads: int = field(
+        default=_BASE["encoder_attention_heads"], metadata={"help": "number of attention heads"}
+    )
     max_positions: int = field(
         default=II("task.tokens_per_sample"),
         metadata={"help": "longest sequence the model has positions for (default: --tokens-per-sample)"},

@@ -31,11 +31,11 @@ class EncoderConfig:
     num_heads: int
     max_positions: int
     relative: bool
-    num_buckets: int = 32
-    max_distance: int = 128
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    activation_dropout: float = 0.0
+    num_buckets: int
+    max_distance: int
+    dropout: float
+    attention_dropout: float
+    activation_dropout: float
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "layers", "embed_dim", "ffn_dim", "num_heads", "max_positions"):

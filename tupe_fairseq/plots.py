@@ -21,6 +21,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from . import checkpoints
 
 
+def has_curve(run: str | Path, subset: str) -> bool:
+    """Whether a run has TensorBoard logs of a subset."""
+    return any(Path(run, "tensorboard", subset).glob("events.out.tfevents.*"))
+
+
 def read_curve(run: str | Path, subset: str = "valid", key: str = "loss") -> tuple[list[int], list[float]]:
     """Updates and values of a scalar in the TensorBoard logs of a run.
 
@@ -32,7 +37,7 @@ def read_curve(run: str | Path, subset: str = "valid", key: str = "loss") -> tup
         FileNotFoundError: there are no such logs.
     """
     folder = Path(run) / "tensorboard" / subset
-    if not any(folder.glob("events.out.tfevents.*")):
+    if not has_curve(run, subset):
         raise FileNotFoundError(f"no TensorBoard logs in {folder}; a run of scripts/pretrain.sh writes them")
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
@@ -47,7 +52,8 @@ def plot_curves(runs: list[str], out: str, unigram_bits: float | None = None) ->
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for i, run in enumerate(runs):
         name = f"{Path(run).name}: " if len(runs) > 1 else ""
-        axes.plot(*read_curve(run, "train_inner"), color=f"C{i}", alpha=0.35, label=f"{name}training")
+        if has_curve(run, "train_inner"):  # not of a run shorter than its --log-interval
+            axes.plot(*read_curve(run, "train_inner"), color=f"C{i}", alpha=0.35, label=f"{name}training")
         axes.plot(*read_curve(run), color=f"C{i}", marker="o", markersize=3, label=f"{name}validation")
     if unigram_bits is not None:
         axes.axhline(unigram_bits, color="0.4", linestyle="--", linewidth=1)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 LAYER_NORM_EPS = 1e-5  # as the authors' code; 1e-12, BERT's, gives other numbers
 
 
-def relative_position_bucket(distance: Tensor, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
+def relative_position_bucket(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
     """Bucket of a relative position, as T5 has it in its encoder (arXiv:1910.10683, section 2.1).
 
     Half of the buckets serve keys at or before the query (``distance <= 0``), half those after it. In each
@@ -137,8 +137,8 @@ class PositionBias(nn.Module):
         num_heads: int,
         max_positions: int,
         relative: bool,
-        num_buckets: int = 32,
-        max_distance: int = 128,
+        num_buckets: int,
+        max_distance: int,
     ) -> None:
         super().__init__()
         self.max_positions = max_positions
