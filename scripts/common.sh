@@ -10,6 +10,8 @@ if [[ -x $VENV/bin/python ]]; then
 fi
 # The scripts run this checkout, also where the package is installed from elsewhere.
 export PATH PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
+# Idle OpenMP threads sleep rather than spin: beside other processes, a small model trained 8 times faster on 2 cores.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
 # Ends the script with one sentence.
 die() {
