@@ -36,7 +36,7 @@ run() {
 
 # Prints the flags of a recipe, one word a line, without its comments.
 recipe() {
-  [[ -r $1 ]] || die "no recipe $1; CONFIG names a file of flags as in $ROOT/configs"
+  [[ -r $1 ]] || die "no recipe $1; ARCH is <variant>_<size>, or CONFIG names a file of flags"
   awk '{ sub(/#.*/, ""); for (i = 1; i <= NF; i++) print $i }' "$1"
 }
 

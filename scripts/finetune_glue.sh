@@ -29,6 +29,7 @@ flags=(--distributed-world-size "${NPROC:-1}" "${flags[@]}")
 computed=$(python -m tupe_fairseq.glue_flags "$TASK" "$GLUE_BIN" "$CHECKPOINT" "${flags[@]}" "$@")
 mapfile -t computed <<<"$computed"
 
+[[ -n ${DRY_RUN:-} ]] || mkdir -p "$SAVE_DIR" 2>/dev/null || die "cannot make the folder $SAVE_DIR"
 fairseq_train "$GLUE_BIN/$TASK" \
   --task tupe_sentence_prediction --criterion tupe_sentence_prediction \
   --finetune-from-model "$CHECKPOINT" \

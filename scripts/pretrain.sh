@@ -4,7 +4,7 @@
 #   [ARCH=tupe_r_base] [CONFIG=FILE] [NPROC=N] bash scripts/pretrain.sh CORPUS SAVE_DIR [fairseq-train flags]
 #
 # CORPUS is a folder made by prepare_corpus.sh, or several joined by ":", taken in turn, one an epoch.
-# SAVE_DIR receives checkpoints and TensorBoard logs; the same command again goes on where it stopped.
+# SAVE_DIR receives checkpoints and TensorBoard logs; the same command again goes on from the last.
 # ARCH is <variant>_<size>, CONFIG a file of flags (default: the recipe of the size in configs/), NPROC the
 # number of processes on this machine (default: one a GPU, or one on the CPU). Flags given here win over the
 # recipe's. DRY_RUN=1 prints the command.
@@ -30,6 +30,7 @@ done
 mapfile -t flags < <(recipe "$CONFIG")
 [[ ${#flags[@]} -gt 0 ]] || exit 1
 
+[[ -n ${DRY_RUN:-} ]] || mkdir -p "$SAVE_DIR" 2>/dev/null || die "cannot make the folder $SAVE_DIR"
 fairseq_train "${CORPUS//:/\/bin:}/bin" \
   --task tupe_masked_lm --criterion masked_lm --arch "$ARCH" \
   --save-dir "$SAVE_DIR" --tensorboard-logdir "$SAVE_DIR/tensorboard" "${flags[@]}" "$@"

@@ -48,48 +48,30 @@ step() {
   printf '%s\t%s\n' "$name" "$((SECONDS - start))" >>"$OUT_DIR/seconds.tsv"
 }
 
+# Lines as they come, which awk and sed may hold back.
 # shellcheck disable=SC2329  # step calls the filters by their names
 all() {
-  awk '{ print "  " $0; fflush() }'
+  local line
+  while IFS= read -r line; do
+    echo "  $line"
+  done
 }
 
 # Of what fairseq-train says, the figures of the validations.
 # shellcheck disable=SC2329
 validations() {
-  awk -F ' [|] ' '/ [|] valid [|] / {
-    line = ""
-    for (i = 1; i <= NF; i++) {
-      if ($i ~ /^num_updates /) update = substr($i, 13)
-      if ($i ~ /^(loss|mcc|accuracy) /) line = line "   " $i
-    }
-    printf "  update %5d%s\n", update, line
-    fflush()
-  }'
-}
-
-# shellcheck disable=SC2329  # step calls the filters by their names
-all() {
-  awk '{ print "  " $0; fflush() }'
-}
-
-# Of what fairseq-train says, the figures of the validations.
-# shellcheck disable=SC2329
-validations() {
-  awk -F ' [|] ' '/ [|] valid [|] / {
-    line = ""
-    for (i = 1; i <= NF; i++) {
-      if ($i ~ /^num_updates /) update = substr($i, 13)
-      if ($i ~ /^(loss|mcc|accuracy) /) line = line "   " $i
-    }
-    printf "  update %5d%s\n", update, line
-    fflush()
-  }'
-}
-
-pretrain() {
-  # Its rate of update 1 is 0: the first validation, after it, is of the untrained model.
-  ARCH=tupe_r_tiny bash "$ROOT/scripts/pretrain.sh" "$OUT_DIR/corpus" "$OUT_DIR/pretrain" --max-update 1
-  ARCH=tupe_r_tiny bash "$ROOT/scripts/pretrain.sh" "$OUT_DIR/corpus" "$OUT_DIR/pretrain"
+  local line name
+  while IFS= read -r line; do
+    if [[ $line == *" | valid | "* && $line =~ num_updates\ ([0-9]+) ]]; then
+      printf '  update %5d' "${BASH_REMATCH[1]}"
+      for name in loss mcc accuracy; do
+        if [[ $line =~ \|\ $name\ ([-0-9.e]+) ]]; then
+          LC_ALL=C printf '   %s %.3f' "$name" "${BASH_REMATCH[1]}"
+        fi
+      done
+      echo
+    fi
+  done
 }
 
 step "set-up" all bash "$ROOT/scripts/setup.sh"

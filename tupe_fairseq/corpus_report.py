@@ -14,6 +14,7 @@ from .splitting import SPLITS
 from .vocabulary import EOS, UNK
 
 MANY_UNKNOWN = 0.01  # share of unknown pieces worth a note
+FEW_TOKENS = 5_000  # of validation: some 750 masked ones, whose mean loss is uncertain by 0.1 bits or so
 
 
 def nothing_left(tally: Tally) -> str:
@@ -62,6 +63,9 @@ def summarize(
     if unknown > MANY_UNKNOWN:
         lack = f"{unknown:.1%} of the pieces are unknown: the vocabulary lacks characters of the text"
         notes = [*notes, lack]
+    validating = int(encoded[1].counts.sum())
+    if validating < FEW_TOKENS:
+        notes = [*notes, f"only {validating:,} tokens validate; a smaller --valid-every takes more"]
     return {
         "files": [str(path) for path in texts],
         "bytes": tally.bytes,

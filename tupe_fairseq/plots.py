@@ -66,7 +66,9 @@ def plot_curves(runs: list[str], out: str, unigram_bits: float | None = None) ->
             ha="right",
             color="0.3",
         )
-    axes.set(title="Masked language modelling", xlabel="update", ylabel="loss (bits a masked token)")
+    axes.set(title="Loss", xlabel="update", ylabel="bits a target (regression: squared error)")
+    if unigram_bits is not None:
+        axes.set(title="Masked language modelling", ylabel="loss (bits a masked token)")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(out, dpi=150)
