@@ -68,7 +68,13 @@ def why_undefined(predictions: np.ndarray, targets: np.ndarray) -> str | None:
 
 
 class RowTable(Tensor):
-    """A table of rows that does not print all its numbers: fairseq-validate shows what a batch logs."""
+    """A table of rows that does not print all its numbers: fairseq-validate shows what a batch logs.
+
+    What is computed from it is an ordinary tensor, so that this class gets into no checkpoint.
+    """
+
+    # as torch.nn.Parameter has it
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def tolist(self) -> str:  # type: ignore[override]
         """What fairseq's progress line shows."""
