@@ -36,8 +36,8 @@ run() {
 
 # Prints the flags of a recipe, one word a line, without its comments.
 recipe() {
-  [[ -r $1 ]] || die "no recipe $1; ARCH is <variant>_<size>, or CONFIG names a file of flags"
-  awk '{ sub(/#.*/, ""); for (i = 1; i <= NF; i++) print $i }' "$1"
+  [[ -r $1 && ! -d $1 ]] || die "no recipe $1; ARCH is <variant>_<size>, or CONFIG names a file of flags"
+  awk '{ sub(/#.*/, ""); sub(/\r$/, ""); for (i = 1; i <= NF; i++) print $i }' "$1"
 }
 
 # fairseq-train with the plugin, in NPROC processes of this machine (default: fairseq's own choice, one a GPU).

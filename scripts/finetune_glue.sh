@@ -22,8 +22,8 @@ shift 4
 CONFIG=${CONFIG:-$ROOT/configs/glue.args}
 [[ -d $GLUE_BIN/$TASK ]] || die "no folder $GLUE_BIN/$TASK; scripts/prepare_glue.sh -o $GLUE_BIN $TASK makes it"
 [[ -f $CHECKPOINT ]] || die "no checkpoint $CHECKPOINT; scripts/pretrain.sh makes one"
-mapfile -t flags < <(recipe "$CONFIG")
-[[ ${#flags[@]} -gt 0 ]] || exit 1
+words=$(recipe "$CONFIG")
+mapfile -t flags < <(printf %s "$words")
 flags=(--distributed-world-size "${NPROC:-1}" "${flags[@]}")
 
 computed=$(python -m tupe_fairseq.glue_flags "$TASK" "$GLUE_BIN" "$CHECKPOINT" "${flags[@]}" "$@")

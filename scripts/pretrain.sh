@@ -27,8 +27,8 @@ for folder in "${folders[@]}"; do
     [[ -r $folder/bin/$file ]] || die "no $folder/bin/$file; scripts/prepare_corpus.sh -o $folder makes it"
   done
 done
-mapfile -t flags < <(recipe "$CONFIG")
-[[ ${#flags[@]} -gt 0 ]] || exit 1
+words=$(recipe "$CONFIG")
+mapfile -t flags < <(printf %s "$words")
 
 [[ -n ${DRY_RUN:-} ]] || mkdir -p "$SAVE_DIR" 2>/dev/null || die "cannot make the folder $SAVE_DIR"
 fairseq_train "${CORPUS//:/\/bin:}/bin" \

@@ -106,3 +106,13 @@ def test_other_values(path: Path) -> None:
 def test_models_of_others(state: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         checkpoints.model_options(state, "here.pt")
+
+
+@pytest.mark.parametrize("value", ["tupe_r\n--adam-betas", "a b", "", "x;y", ["tupe_r"], "--user-dir"])
+def test_options_that_are_no_names_are_refused(value: object) -> None:
+    """They become words of a command line, in which a line break would add flags."""
+    state = {"cfg": {"model": {"_name": "tupe_r_tiny", "variant": value, "rel_pos_bins": 32, "dropout": 0.1}}}
+    with pytest.raises(ValueError, match="'variant' is neither a name nor a number"):
+        checkpoints.model_options(state)
+    state["cfg"]["model"]["variant"] = "tupe_r"
+    assert checkpoints.model_options(state) == state["cfg"]["model"]

@@ -327,3 +327,14 @@ def test_ugly_files(shared_data: Path, tmp_path: Path, name: str, documents: int
     data = path.read_bytes()
     invalid = len(data) - len(data.decode("utf-8", "ignore").encode()) + data.count("\ufffd".encode())
     assert summary["removed"]["undecodable bytes"] == invalid
+
+
+def test_folders_that_are_no_corpus_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    tool = tmp_path / "home" / "bin" / "mytool"
+    tool.parent.mkdir(parents=True)
+    tool.write_text("precious")
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"{i} " + "a line that is long enough to stay here " * 3 for i in range(9)))
+    assert corpus.main(["-o", str(tmp_path / "home"), "-v", "60", str(text)]) == 1
+    assert "holds bin, but no corpus; name another folder with -o" in capsys.readouterr().err
+    assert tool.read_text() == "precious"

@@ -286,9 +286,23 @@ def test_schedule(given: str, epochs: int, total: int, warmup: int) -> None:
     ]
 
 
-def test_schedule_needs_a_batch_size() -> None:
-    with pytest.raises(ValueError, match="--batch-size is missing"):
-        glue_flags.schedule_flags(PreparedTask(RTE, {"train": 2490}, ""), ["--max-tokens", "999"])
+@pytest.mark.parametrize(
+    "given, sentence",
+    [
+        ([], "--batch-size is missing"),
+        (
+            ["--max-tokens", "600", "--batch-size", "16"],
+            "with --max-tokens nobody knows the number of updates",
+        ),
+        (["--batch-size", "16", "--max-epoch", "0"], "--max-epoch 0 would train without end"),
+        (["--batch-size", "0"], "--batch-size and --update-freq must be 1 or more"),
+        (["--batch-size", "16", "--update-freq", "0"], "--batch-size and --update-freq must be 1 or more"),
+    ],
+)
+def test_schedules_that_cannot_be_are_refused(given: list[str], sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        glue_flags.schedule_flags(PreparedTask(RTE, {"train": 100}, ""), given)
+    assert sentence in str(error.value)
 
 
 OPTIONS = {
@@ -425,3 +439,13 @@ def test_table_is_consistent() -> None:
         assert task.name == name and set(task.splits) <= {"train", "valid", "test"}
         assert dataclasses.asdict(task)["metrics"], "the first metric chooses the checkpoint"
         assert np.isfinite(task.label_scale) and len(task.inputs) in (1, 2)
+
+
+def test_raw_data_is_never_replaced(corpus: Path, tmp_path: Path) -> None:
+    """GLUE_BIN and GLUE_DIR are the same folder by mistake."""
+    rows = tiny_glue.rte_rows(6)
+    tiny_glue.write_task(tmp_path / "RTE", rows, rows, rows)
+    before = {path: path.read_bytes() for path in (tmp_path / "RTE").iterdir()}
+    with pytest.raises(ValueError, match=r"RTE exists and was not made by prepare_glue.sh"):
+        prepare(RTE, tmp_path, corpus, tmp_path)
+    assert {path: path.read_bytes() for path in (tmp_path / "RTE").iterdir()} == before

@@ -255,3 +255,12 @@ def test_missing_inputs_are_named(data: Path, tmp_path: Path) -> None:
         task.load_dataset("test")
     with pytest.raises(ValueError, match="--tokens-per-sample 3 leaves no room"):
         make_task(data, tokens_per_sample=3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mask_prob": 0.0}, {"mask_prob": 1.0}, {"leave_unmasked_prob": 0.6, "random_token_prob": 0.6}],
+)
+def test_impossible_shares_are_refused(data: Path, options: dict) -> None:
+    with pytest.raises(ValueError, match=r"--mask-prob .* must lie between 0 and 1"):
+        make_task(data, **options)

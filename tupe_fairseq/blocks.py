@@ -15,6 +15,19 @@ from .vocabulary import MASK
 logger = logging.getLogger(__name__)
 
 
+def adjust_iterator(iterator: Any) -> Any:
+    """Returns a batch iterator of fairseq with what goes wrong in it put right.
+
+    - Data workers are new every epoch. fairseq 0.12.3 keeps them for the whole run, each with a copy of the
+      dataset whose epoch never moves, so that every epoch would have the masks of the first.
+    - Without workers there is no thread that loads ahead: torch may abort the process when it ends in one.
+    """
+    iterator.reuse_dataloader = iterator.persistent_workers = False
+    if not iterator.num_workers:
+        iterator.buffer_size = 0
+    return iterator
+
+
 class SplitLinesDataset(BaseWrapperDataset):
     """Lines longer than ``longest`` tokens, split into the fewest pieces of (nearly) equal length.
 

@@ -78,4 +78,10 @@ def model_options(state: dict[str, Any], source: str | Path = "the checkpoint") 
         raise ValueError(f"{source} holds no options of a model; fairseq-train with this plugin writes them")
     if "variant" not in options or "rel_pos_bins" not in options:
         raise ValueError(f"{source} holds a model {options.get('_name')!r}, not one of this plugin")
+    for name, value in options.items():
+        # Scripts make flags of them, and fairseq evaluates some flags: only names and numbers may pass.
+        if not isinstance(value, (int, float)) and not re.fullmatch(r"\w+", str(value), re.ASCII):
+            raise ValueError(
+                f"{source} was not used: its model option {name!r} is neither a name nor a number"
+            )
     return options

@@ -63,6 +63,7 @@ def prepare(settings: Settings) -> dict[str, Any]:
     output = settings.output.resolve()
     if output.is_file():
         raise ValueError(f"{output} is a file; -o names a folder")
+    _check_replaceable(output, settings.texts)
     home = output if output.is_dir() else output.parent  # work in the file system that takes the result
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=home) as folder:
@@ -74,6 +75,18 @@ def prepare(settings: Settings) -> dict[str, Any]:
         (fresh / SUMMARY_FILE).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         _publish(fresh, output, work / "replaced")
     return summary
+
+
+def _check_replaceable(output: Path, texts: Sequence[Path]) -> None:
+    """Raises ValueError where writing a corpus would replace files that are not of a corpus."""
+    old = [name for name in FILES if (output / name).exists()]
+    names = {f"{split}.{kind}" for split in SPLITS for kind in ("bin", "idx")} | {DICTIONARY_FILE}
+    foreign = (output / "bin").is_dir() and {path.name for path in (output / "bin").iterdir()} - names
+    if old and (foreign or len(old) < len(FILES)):
+        raise ValueError(f"{output} holds {', '.join(old)}, but no corpus; name another folder with -o")
+    for text in texts:
+        if output / "bin" in text.resolve().parents:
+            raise ValueError(f"{text} lies in the corpus that would be replaced; move it, or name another -o")
 
 
 def _make(settings: Settings, work: Path, fresh: Path) -> dict[str, Any]:

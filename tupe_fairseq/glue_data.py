@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .glue import KNOWN, LONGEST, TASKS, GlueTask, PreparedTask, labelled, read_rows
+from .glue import DESCRIPTION_FILE, KNOWN, LONGEST, TASKS, GlueTask, PreparedTask, labelled, read_rows
 from .token_file import TokenFile
 from .vocabulary import DICTIONARY_FILE, EOS, MODEL_FILE, UNK, Vocabulary
 
@@ -88,7 +88,15 @@ def _made(path: Path) -> Path:
 
 @contextmanager
 def _complete_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into; it takes the place of ``folder`` if all goes well, and vanishes otherwise."""
+    """A folder to write into; it takes the place of ``folder`` if all goes well, and vanishes otherwise.
+
+    Raises:
+        ValueError: what stands there is no prepared task, but perhaps the raw data.
+    """
+    if folder.exists() and not (folder / DESCRIPTION_FILE).is_file():
+        raise ValueError(
+            f"{folder} exists and was not made by prepare_glue.sh; name another GLUE_BIN with -o"
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
         fresh = Path(scratch, "new")

@@ -56,6 +56,12 @@ def schedule_flags(prepared: PreparedTask, given: list[str]) -> list[str]:
         ValueError: no batch size is given, so nobody knows the number of updates.
     """
     args = _parse(given)
+    if args.max_epoch is not None and args.max_epoch < 1:
+        raise ValueError(f"--max-epoch {args.max_epoch} would train without end; give 1 or more")
+    if args.max_tokens is not None and args.total_num_update is None:
+        raise ValueError("with --max-tokens nobody knows the number of updates; give --total-num-update, too")
+    if min(args.batch_size or 1, *args.update_freq) < 1:
+        raise ValueError("--batch-size and --update-freq must be 1 or more")
     epochs = args.max_epoch or prepared.task.epochs
     if args.total_num_update is None and args.batch_size is None:
         raise ValueError("--batch-size is missing; without it, give --total-num-update and --warmup-updates")
@@ -87,6 +93,7 @@ def _parse(given: list[str]) -> argparse.Namespace:
     """Those of fairseq-train's flags that the number of updates depends on."""
     parser = argparse.ArgumentParser(prog="finetune_glue", allow_abbrev=False, add_help=False)
     parser.add_argument("--batch-size", "--max-sentences", type=int)
+    parser.add_argument("--max-tokens", type=int)
     parser.add_argument("--update-freq", type=lambda text: [int(n) for n in text.split(",")], default=[1])
     parser.add_argument("--max-epoch", type=int)
     parser.add_argument("--max-update", type=int)

@@ -28,7 +28,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING, OmegaConf
 
-from .blocks import EveryRowDataset, FirstTokenDataset, SplitLinesDataset, word_starts
+from .blocks import EveryRowDataset, FirstTokenDataset, SplitLinesDataset, adjust_iterator, word_starts
 from .vocabulary import MASK
 
 logger = logging.getLogger(__name__)
@@ -82,12 +82,18 @@ class TupeMaskedLMTask(FairseqTask):
         """Reads the dictionary of the (first) data folder.
 
         Raises:
-            ValueError: a block would hold no text.
+            ValueError: a block would hold no text, or the shares of masked tokens are impossible.
             FileNotFoundError: no dictionary there.
         """
         if cfg.tokens_per_sample < 4:
             raise ValueError(
                 f"--tokens-per-sample {cfg.tokens_per_sample} leaves no room for text; give 4 or more"
+            )
+        shares = {name: getattr(cfg, name) for name in ("leave_unmasked_prob", "random_token_prob")}
+        if not 0 < cfg.mask_prob < 1 or min(shares.values()) < 0 or sum(shares.values()) > 1:
+            raise ValueError(
+                f"--mask-prob {cfg.mask_prob} must lie between 0 and 1, and --leave-unmasked-prob and "
+                f"--random-token-prob {tuple(shares.values())} add up to 1 at most"
             )
         path = Path(utils.split_paths(cfg.data)[0], "dict.txt")
         if not path.is_file():
@@ -162,14 +168,8 @@ class TupeMaskedLMTask(FairseqTask):
         return blocks
 
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's iterator, with new data workers every epoch.
-
-        fairseq 0.12.3 keeps its workers for the whole run. Each holds a copy of the dataset whose epoch never
-        moves, so that every epoch would have the masks of the first.
-        """
-        iterator = super().get_batch_iterator(*args, **kwargs)
-        iterator.reuse_dataloader = iterator.persistent_workers = False
-        return iterator
+        """fairseq's iterator, adjusted: fresh masks every epoch, and a clean end."""
+        return adjust_iterator(super().get_batch_iterator(*args, **kwargs))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Builds the model, and says in the log what is about to be trained."""

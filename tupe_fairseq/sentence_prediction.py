@@ -25,6 +25,7 @@ from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
+from .blocks import adjust_iterator
 from .glue import LONGEST, PreparedTask, labelled
 from .sentence_criterion import ROWS, log_scores
 from .sentence_rows import DealtRowsDataset, SentencesDataset, read_targets
@@ -126,6 +127,10 @@ class TupeSentencePredictionTask(FairseqTask):
             *(split, f"{len(rows):,}", rows.cut, 100 * rows.cut / len(rows), self.cfg.tokens_per_sample),
         )
         return rows
+
+    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's iterator, adjusted for a clean end."""
+        return adjust_iterator(super().get_batch_iterator(*args, **kwargs))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Builds the model and gives it a sentence head for the task.
