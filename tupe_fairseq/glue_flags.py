@@ -60,7 +60,7 @@ def schedule_flags(prepared: PreparedTask, given: list[str]) -> list[str]:
         raise ValueError(f"--max-epoch {args.max_epoch} would train without end; give 1 or more")
     if args.max_tokens is not None and args.total_num_update is None:
         raise ValueError("with --max-tokens nobody knows the number of updates; give --total-num-update, too")
-    if min(args.batch_size or 1, *args.update_freq) < 1:
+    if min(1 if args.batch_size is None else args.batch_size, *args.update_freq) < 1:
         raise ValueError("--batch-size and --update-freq must be 1 or more")
     epochs = args.max_epoch or prepared.task.epochs
     if args.total_num_update is None and args.batch_size is None:
