@@ -56,7 +56,7 @@ def test_a_module_imports_only_what_stands_before_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLE["torch alone"])
 def test_the_core_is_torch_only(name: str) -> None:
-    assert MODULES[name][1] == {"torch"}
+    assert MODULES[name][1] <= {"torch"}
 
 
 @pytest.mark.parametrize("name", TABLE["no fairseq"])

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import reference
 import torch
 
 from tupe_fairseq.attention import SelfAttention, attention
+from tupe_fairseq.positional import PositionBias
+from tupe_fairseq.variants import VARIANTS
 
 BATCH, LENGTH, WIDTH, HEADS = 3, 6, 8, 2
 PADDING = torch.tensor([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1], [0, 1, 1, 1, 1, 1]], dtype=torch.bool)
 
 
-@pytest.fixture
-def layer() -> SelfAttention:
-    torch.manual_seed(0)
-    return SelfAttention(WIDTH, HEADS, dropout=0.0).double()
-
-
 @pytest.mark.parametrize("padding", [None, PADDING], ids=["full", "padded"])
-def test_layer_is_the_formula(layer: SelfAttention, padding: torch.Tensor | None) -> None:
+@pytest.mark.parametrize("name", VARIANTS)
+def test_layer_is_the_formula(name: str, padding: torch.Tensor | None) -> None:
+    torch.manual_seed(0)
+    scale = 1 / math.sqrt(VARIANTS[name].terms * WIDTH / HEADS)
+    layer = SelfAttention(WIDTH, HEADS, scale, dropout=0.0).double()
+    positions = PositionBias(VARIANTS[name], WIDTH, HEADS, LENGTH, 32, 128, scale).double()
+    for parameter in (*layer.parameters(), *positions.parameters()):
+        torch.nn.init.normal_(parameter)
     x = torch.randn(BATCH, LENGTH, WIDTH, dtype=torch.float64)
-    bias = torch.randn(HEADS, LENGTH, LENGTH, dtype=torch.float64)
-    weights = layer.in_proj.weight.detach().numpy().reshape(3, WIDTH, WIDTH)
-    biases = layer.in_proj.bias.detach().numpy().reshape(3, WIDTH)
-    out_weight, out_bias = layer.out_proj.weight.detach().numpy(), layer.out_proj.bias.detach().numpy()
-    actual = layer(x, bias, padding).detach().numpy()
+    actual = layer(x, positions(LENGTH), padding).detach().numpy()
+    of_layer, of_positions = (
+        {key: value.numpy() for key, value in module.state_dict().items()} for module in (layer, positions)
+    )
     for b in range(BATCH):
-        heads = reference.attention(
-            x[b].numpy(),
-            *zip(weights, biases),
-            bias.numpy(),
-            None if padding is None else padding[b].tolist(),
-        )
-        expected = heads @ out_weight.T + out_bias
+        padded = None if padding is None else padding[b].tolist()
+        expected = reference.attention(name, x[b].numpy(), of_layer, of_positions, HEADS, padded)
         np.testing.assert_allclose(actual[b], expected, rtol=0, atol=1e-12)
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import numpy as np
 import pytest
+import reference
 import torch
 import torch.nn.functional as F
 from initial import assert_initialised
 
 from tupe_fairseq.attention import SelfAttention
 from tupe_fairseq.encoder import EncoderConfig, TupeEncoder, init_weights
+from tupe_fairseq.positional import PositionTerms
+from tupe_fairseq.variants import VARIANTS
 
 CONFIG = EncoderConfig(
+    variant=VARIANTS["tupe_r"],
     vocab_size=40,
     padding_idx=1,
     layers=3,
@@ -21,7 +26,6 @@ CONFIG = EncoderConfig(
     ffn_dim=32,
     num_heads=4,
     max_positions=12,
-    relative=True,
     num_buckets=32,
     max_distance=128,
     activation_dropout=0.0,
@@ -30,17 +34,64 @@ CONFIG = EncoderConfig(
 )
 
 
-@pytest.fixture
-def encoder() -> TupeEncoder:
+def random_encoder(variant: str, **changes: int) -> TupeEncoder:
     torch.manual_seed(0)
-    encoder = TupeEncoder(CONFIG).double().eval()
+    encoder = TupeEncoder(dataclasses.replace(CONFIG, variant=VARIANTS[variant], **changes)).double().eval()
     for parameter in encoder.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return encoder
 
 
+@pytest.fixture(params=VARIANTS)
+def encoder(request: pytest.FixtureRequest) -> TupeEncoder:
+    return random_encoder(request.param)
+
+
+@pytest.fixture
+def tupe_r() -> TupeEncoder:
+    return random_encoder("tupe_r")
+
+
 def sentence(*length: int) -> torch.Tensor:
     return torch.randint(4, CONFIG.vocab_size, length)
+
+
+TOKENS = [0, 5, 9, 5, 2, CONFIG.padding_idx, CONFIG.padding_idx]
+SMALL = {"layers": 2, "embed_dim": 8, "ffn_dim": 12, "num_heads": 2, "vocab_size": 10}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_features_are_the_formula(name: str) -> None:
+    encoder = random_encoder(name, **SMALL)
+    p = {key: value.numpy() for key, value in encoder.state_dict().items()}
+    expected = reference.encoder(name, TOKENS, p, layers=2, heads=2, pad=CONFIG.padding_idx)
+    actual, _ = encoder(torch.tensor([TOKENS]))
+    np.testing.assert_allclose(actual[0].detach().numpy(), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_gradients_are_the_formulas(name: str) -> None:
+    """Central differences of the reference, at the entry of each parameter whose gradient is largest."""
+    encoder = random_encoder(name, **SMALL)
+    p = {key: value.numpy() for key, value in encoder.state_dict().items()}  # shares the memory
+    weights = torch.randn(len(TOKENS), 8, dtype=torch.float64)
+    (encoder(torch.tensor([TOKENS]))[0][0] * weights).sum().backward()
+
+    def loss() -> float:
+        features = reference.encoder(name, TOKENS, p, layers=2, heads=2, pad=CONFIG.padding_idx)
+        return (features * weights.numpy()).sum()
+
+    step = 1e-5
+    for key, parameter in encoder.named_parameters():
+        flat, gradient = p[key].reshape(-1), parameter.grad.view(-1)
+        at = gradient.abs().argmax()
+        start = flat[at]
+        flat[at] = start + step
+        above = loss()
+        flat[at] = start - step
+        below = loss()
+        flat[at] = start
+        assert abs((above - below) / (2 * step) - gradient[at]) < 1e-7 * max(1, abs(gradient[at])), key
 
 
 def test_padding_never_changes_a_sentence(encoder: TupeEncoder) -> None:
@@ -55,30 +106,32 @@ def test_sentences_do_not_see_each_other(encoder: TupeEncoder) -> None:
     torch.testing.assert_close(encoder(batch)[0][1:2], encoder(batch[1:2])[0], rtol=0, atol=1e-12)
 
 
-def test_permutation_equivariant_without_bias(encoder: TupeEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permutation_equivariant_without_bias(tupe_r: TupeEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = tupe_r
     tokens, order = sentence(2, 10), torch.randperm(10)
     with_bias = encoder(tokens[:, order])[0] - encoder(tokens)[0][:, order]
     assert with_bias.abs().max() > 0.01, "with a bias, the order counts"
-    zero = torch.zeros(CONFIG.num_heads, 10, 10, dtype=torch.float64)
-    monkeypatch.setattr(encoder.position_bias, "forward", lambda length: zero)
+    monkeypatch.setattr(encoder.position_bias, "forward", lambda length: PositionTerms())
     torch.testing.assert_close(encoder(tokens[:, order])[0], encoder(tokens)[0][:, order], rtol=0, atol=1e-12)
 
 
-def test_every_layer_receives_the_same_bias(encoder: TupeEncoder) -> None:
+def test_every_layer_receives_the_same_terms(encoder: TupeEncoder) -> None:
     received = []
     for layer in encoder.layers:
         layer.self_attn.register_forward_hook(lambda module, args, out: received.append(args[1]))
     encoder(sentence(2, 8))
     assert len(received) == CONFIG.layers
-    assert all(bias is received[0] for bias in received)
-    torch.testing.assert_close(received[0], encoder.position_bias(8))
+    assert all(terms is received[0] for terms in received)
+    for actual, expected in zip(received[0], encoder.position_bias(8)):
+        assert (actual is None and expected is None) or torch.equal(actual, expected)
 
 
-def test_the_bias_reaches_the_softmax(encoder: TupeEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bias_reaches_the_softmax(tupe_r: TupeEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bias that forbids all keys but one makes every query see that key's value."""
     bias = torch.full((CONFIG.num_heads, 8, 8), -1e9, dtype=torch.float64)
     bias[:, :, 3] = 0
-    monkeypatch.setattr(encoder.position_bias, "forward", lambda length: bias)
+    encoder = tupe_r
+    monkeypatch.setattr(encoder.position_bias, "forward", lambda length: PositionTerms(bias))
     seen = {}
 
     def keep(module: SelfAttention, args: tuple, out: torch.Tensor) -> None:
@@ -189,7 +242,7 @@ def test_dropout_of_attention_weights(dropout: float) -> None:
         torch.nn.init.zeros_(parameter)
     torch.nn.init.eye_(module.in_proj.weight[32:])
     torch.nn.init.eye_(module.out_proj.weight)
-    weights = module(torch.eye(16).expand(10, 16, 16), torch.zeros(1, 16, 16))
+    weights = module(torch.eye(16).expand(10, 16, 16), PositionTerms(torch.zeros(1, 16, 16)))
     kept = weights > 0
     assert abs(kept.double().mean().item() - (1 - dropout)) <= 5 * (dropout * (1 - dropout) / 2560) ** 0.5
     torch.testing.assert_close(weights[kept], torch.full_like(weights[kept], 1 / 16 / (1 - dropout)))

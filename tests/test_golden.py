@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from official import TIED, our_name
 from tupe_fairseq.config import TupeConfig
 from tupe_fairseq.model import TupeModel
 from tupe_fairseq.positional import PositionBias, relative_position_bucket, reset_cls
+from tupe_fairseq.variants import VARIANTS
 
 MODELS = ["tupe_a", "tupe_r"]
 BATCHES = ["pad", "nopad"]
@@ -85,7 +87,7 @@ def test_pretraining_model(golden: Path, name: str, batch: str, dtype: torch.dty
     target = torch.from_numpy(arrays[f"input/{batch}/target"])
     expected = {k.split("/", 2)[2]: v for k, v in arrays.items() if k.startswith(f"expected_f64/{batch}/")}
 
-    bias = model.encoder.position_bias(tokens.size(1))
+    bias = model.encoder.position_bias(tokens.size(1)).bias
     close(bias, arrays[f"expected/{batch}/position_bias"], tolerance["bias"])
 
     features, extra = model(tokens, features_only=True, return_all_hiddens=True)
@@ -129,12 +131,13 @@ def test_bias_of_512_positions(golden: Path, name: str) -> None:
         for k, v in arrays.items()
         if k.startswith(prefix)
     }
-    module = PositionBias(32, 4, 512, name == "tupe_r", num_buckets=32, max_distance=128).double()
+    scale = 1 / math.sqrt(2 * 32 / 4)
+    module = PositionBias(VARIANTS[name], 32, 4, 512, 32, 128, scale).double()
     module.load_state_dict(state)
-    bias = module(512)
+    bias = module(512).bias
     close(bias[:, arrays["input/rows"]], arrays["expected/position_bias_rows_T512"], 1e-12)
-    close(module(1), arrays["expected/position_bias_T1"], 1e-12)
-    close(module(2), arrays["expected/position_bias_T2"], 1e-12)
+    close(module(1).bias, arrays["expected/position_bias_T1"], 1e-12)
+    close(module(2).bias, arrays["expected/position_bias_T2"], 1e-12)
     for sums, key in ((bias, "sum"), (bias.square(), "sumsq")):
         expected = arrays[f"expected/position_bias_T512_{key}_per_head"]
         np.testing.assert_allclose(sums.sum(dim=(1, 2)).detach().numpy(), expected, rtol=1e-12)

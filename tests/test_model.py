@@ -16,8 +16,9 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from initial import assert_initialised
 from tiny_model import VOCAB, checkpoint, small
 
-from tupe_fairseq.config import SIZES, VARIANTS, TupeConfig, architectures
+from tupe_fairseq.config import SIZES, TupeConfig, architectures
 from tupe_fairseq.model import TupeModel, load_model
+from tupe_fairseq.variants import VARIANTS
 
 
 def preset(architecture: str, **given: object) -> TupeConfig:

@@ -71,7 +71,7 @@ def test_missing_curves_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [None, 1, 5])
 def test_position_bias_is_the_models(path: Path, length: int | None) -> None:
-    expected = small().encoder.position_bias(length or 12).detach().numpy()
+    expected = small().encoder.position_bias(length or 12).bias.detach().numpy()
     bias = plots.position_bias(path, length)
     assert bias.dtype == np.float64
     np.testing.assert_array_equal(bias, expected)
@@ -86,7 +86,7 @@ def test_positions_are_drawn(
     assert capsys.readouterr().out == f"wrote {out}\n"
     assert_a_picture(out)
     images = [image for axes in figures[0].axes for image in axes.get_images()]
-    bias = small().encoder.position_bias(12).detach().numpy()  # (2, 12, 12)
+    bias = small().encoder.position_bias(12).bias.detach().numpy()  # (2, 12, 12)
     np.testing.assert_array_equal([image.get_array() for image in images], bias)
     assert {image.get_clim() for image in images} == {(-np.abs(bias).max(), np.abs(bias).max())}, "one scale"
 

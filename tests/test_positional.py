@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import reference
@@ -9,37 +11,78 @@ import torch
 from torch import nn
 
 from tupe_fairseq.positional import PositionBias, relative_position_bucket, reset_cls
+from tupe_fairseq.variants import VARIANTS, Variant
 
 HEADS, WIDTH, POSITIONS = 2, 8, 150  # enough positions to reach the last bucket
+# those whose positions are one bias, the same for every sentence
+WITH_BIAS = [name for name, variant in VARIANTS.items() if variant.relative or variant.terms == 2]
 
 
-def random_bias(relative: bool) -> PositionBias:
+def random_bias(name: str) -> PositionBias:
     torch.manual_seed(0)
-    module = PositionBias(WIDTH, HEADS, POSITIONS, relative, 32, 128).double()
+    variant = VARIANTS[name]
+    scale = 1 / math.sqrt(variant.terms * WIDTH / HEADS)
+    module = PositionBias(variant, WIDTH, HEADS, POSITIONS, 32, 128, scale).double()
     for parameter in module.parameters():
         nn.init.normal_(parameter)
     return module
 
 
-def arrays(module: nn.Module) -> tuple[np.ndarray, np.ndarray]:
-    return module.weight.detach().numpy(), module.bias.detach().numpy()
+def parameters(module: nn.Module) -> dict[str, np.ndarray]:
+    return {name: value.detach().numpy() for name, value in module.state_dict().items()}
 
 
-@pytest.mark.parametrize("relative", [False, True], ids=["tupe_a", "tupe_r"])
+def test_models_with_a_bias() -> None:
+    assert WITH_BIAS == ["bert_r", "tupe_a", "tupe_r", "tupe_a_tie_cls", "tupe_r_tie_cls"]
+
+
+@pytest.mark.parametrize("name", WITH_BIAS)
 @pytest.mark.parametrize("length", [1, 2, 7, POSITIONS])
-def test_bias_is_the_formula(relative: bool, length: int) -> None:
-    module = random_bias(relative)
-    absolute = module.absolute
-    expected = reference.position_bias(
-        length,
-        absolute.embedding.weight.detach().numpy(),
-        arrays(absolute.layer_norm),
-        arrays(absolute.query),
-        arrays(absolute.key),
-        HEADS,
-        module.relative.embedding.weight.detach().numpy() if relative else None,
-    )
-    np.testing.assert_allclose(module(length).detach().numpy(), expected, rtol=0, atol=1e-12)
+def test_bias_is_the_formula(name: str, length: int) -> None:
+    module = random_bias(name)
+    terms = module(length)
+    expected = reference.position_logits(name, length, parameters(module), HEADS, WIDTH)
+    np.testing.assert_allclose(terms.bias.detach().numpy(), expected, rtol=0, atol=1e-12)
+    assert terms.query is None and terms.key is None
+
+
+def test_bert_adds_positions_at_the_input_alone() -> None:
+    module = random_bias("bert_a")
+    assert module(7) == (None, None, None)
+    assert list(module.parameters()) == []
+
+
+def test_cross_terms_are_queries_and_keys_of_positions() -> None:
+    module = random_bias("bert_a_d")
+    terms = module(7)
+    assert terms.bias is None
+    s = reference.Positions(parameters(module), HEADS, WIDTH // HEADS)
+    for h in range(HEADS):
+        expected = [[s.u_q(h, i) for i in range(7)], [s.u_k(h, i) for i in range(7)]]
+        for actual, rows in zip((terms.query, terms.key), expected):
+            np.testing.assert_allclose(actual[h].detach().numpy(), rows, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_rows_for_thetas_exist_with_a_reset_only(name: str) -> None:
+    module, variant = random_bias(name), VARIANTS[name]
+    if variant.untied:
+        assert len(module.absolute.embedding.weight) == POSITIONS + variant.reset
+    if variant.relative:
+        assert len(module.relative.embedding.weight) == 32 + variant.reset
+
+
+@pytest.mark.parametrize(
+    "row, sentence",
+    [
+        ({"cross_terms": True}, "needs untied=True"),
+        ({"reset": True}, "reset is of a term without words"),
+        ({"reset": True, "untied": True, "cross_terms": True}, "mixes it with words"),
+    ],
+)
+def test_rows_that_no_model_can_have(row: dict, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Variant("", **row)
 
 
 @pytest.mark.parametrize("buckets, furthest", [(32, 128), (16, 64), (4, 8), (64, 1000)])
@@ -65,9 +108,9 @@ def test_reset_by_hand() -> None:
 
 
 def test_theta1_gets_no_gradient_through_a_softmax() -> None:
-    module = random_bias(relative=True)
+    module = random_bias("tupe_r")
     torch.manual_seed(1)
-    out = module(5).softmax(dim=-1) * torch.randn(HEADS, 5, 5)
+    out = module(5).bias.softmax(dim=-1) * torch.randn(HEADS, 5, 5)
     out.sum().backward()
     absolute, relative = module.absolute.embedding.weight.grad, module.relative.embedding.weight.grad
     assert absolute[0].abs().max() < 1e-14, "row 0 makes theta1, a constant of the first row"
@@ -77,6 +120,7 @@ def test_theta1_gets_no_gradient_through_a_softmax() -> None:
     assert relative[32].abs().min() > 0
 
 
-def test_too_long() -> None:
+@pytest.mark.parametrize("name", VARIANTS)
+def test_too_long(name: str) -> None:
     with pytest.raises(ValueError, match=r"151 tokens .* 150 positions"):
-        random_bias(relative=False)(POSITIONS + 1)
+        random_bias(name)(POSITIONS + 1)

@@ -11,9 +11,10 @@ import torch
 from conftest import ROOT
 from fairseq.options import get_training_parser, parse_args_and_arch
 
-from tupe_fairseq.config import SIZES, VARIANTS, TupeConfig, architectures
+from tupe_fairseq.config import SIZES, TupeConfig, architectures
 from tupe_fairseq.glue import TASKS
 from tupe_fairseq.model import TupeModel
+from tupe_fairseq.variants import VARIANTS
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "ATTRIBUTION.md", "data/README.md")
 
@@ -31,14 +32,16 @@ def count_parameters(architecture: str) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_table_of_variants(readme: str, variant: str) -> None:
+    counts = [f"{count_parameters(f'{variant}_{size}'):,}" for size in SIZES]
+    assert f"| `{variant}` | {VARIANTS[variant].equation} | {' | '.join(counts)} |" in readme
+
+
 @pytest.mark.parametrize("size", SIZES)
-def test_table_of_architectures(readme: str, size: str) -> None:
-    options = SIZES[size]
-    cells = [
-        size,
-        *(options[f"encoder_{name}"] for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")),
-        *(f"{count_parameters(f'{variant}_{size}'):,}" for variant in VARIANTS),
-    ]
+def test_table_of_sizes(readme: str, size: str) -> None:
+    names = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
+    cells = [size, *(SIZES[size][f"encoder_{name}"] for name in names)]
     assert f"| {' | '.join(map(str, cells))} |" in readme
 
 

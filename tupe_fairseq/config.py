@@ -1,4 +1,4 @@
-"""What an architecture is: its options, and the paper's variants and the sizes as tables.
+"""What an architecture is: its options, and the sizes as a table; ``variants.py`` has the paper's models.
 
 An architecture is ``<variant>_<size>``, ``tupe_r_base`` for example. It sets the options that the user leaves
 open, never those that the user gives.
@@ -14,19 +14,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II
 
 from .encoder import EncoderConfig
-
-
-@dataclass(frozen=True)
-class Variant:
-    """What a model of the paper's Table 1 is made of."""
-
-    relative: bool  # T5's relative bias on top of the absolute term
-
-
-VARIANTS = {
-    "tupe_a": Variant(relative=False),  # equation 7 with the reset of equations 10 and 11
-    "tupe_r": Variant(relative=True),  # equation 8 with the same reset
-}
+from .variants import VARIANTS
 
 # base: the paper, section 4.1, and BERT (arXiv:1810.04805, section 3), as is large; small and tiny: the
 # compact BERTs of Turc et al. (arXiv:1908.08962, table 1). The inner width is 4 x the width in all of them,
@@ -80,6 +68,7 @@ def encoder_config(cfg: TupeConfig, vocab_size: int, padding_idx: int) -> Encode
         ValueError: the options contradict each other; the sentence names the flag to change.
     """
     return EncoderConfig(
+        variant=VARIANTS[str(cfg.variant)],
         vocab_size=vocab_size,
         padding_idx=padding_idx,
         layers=cfg.encoder_layers,
@@ -87,7 +76,6 @@ def encoder_config(cfg: TupeConfig, vocab_size: int, padding_idx: int) -> Encode
         ffn_dim=cfg.encoder_ffn_embed_dim,
         num_heads=cfg.encoder_attention_heads,
         max_positions=cfg.max_positions,
-        relative=VARIANTS[str(cfg.variant)].relative,
         num_buckets=cfg.rel_pos_bins,
         max_distance=cfg.max_rel_pos,
         dropout=cfg.dropout,

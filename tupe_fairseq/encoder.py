@@ -1,4 +1,4 @@
-"""The encoder of TUPE: words at the input, positions only in the attention logits.
+"""The encoder: words at the input, positions in the attention logits (BERT's variants: at the input too).
 
 Shapes: B batch, T tokens, H heads, D model width, V vocabulary.
 """
@@ -12,17 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention import SelfAttention
-from .positional import LAYER_NORM_EPS, PositionBias
+from .positional import LAYER_NORM_EPS, PositionBias, PositionTerms
+from .variants import Variant
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """The numbers of an encoder; sizes and variants with names stand in ``config.py``.
+    """The numbers of an encoder; the sizes with names stand in ``config.py``.
 
     Raises:
         ValueError: a number that no encoder can have.
     """
 
+    variant: Variant
     vocab_size: int
     padding_idx: int
     layers: int
@@ -30,7 +32,6 @@ class EncoderConfig:
     ffn_dim: int
     num_heads: int
     max_positions: int
-    relative: bool
     num_buckets: int
     max_distance: int
     dropout: float
@@ -60,6 +61,11 @@ class EncoderConfig:
                 f"{self.num_buckets // 4} exact distances of {self.num_buckets} buckets; change --max-rel-pos"
             )
 
+    @property
+    def scale(self) -> float:
+        """Of products of queries and keys: 1 / sqrt(terms * d), d = D / H."""
+        return (self.variant.terms * self.embed_dim / self.num_heads) ** -0.5
+
 
 class EncoderLayer(nn.Module):
     """Post-LayerNorm Transformer layer, as BERT's."""
@@ -68,21 +74,21 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.dropout = nn.Dropout(cfg.dropout)
         self.activation_dropout = nn.Dropout(cfg.activation_dropout)
-        self.self_attn = SelfAttention(cfg.embed_dim, cfg.num_heads, cfg.attention_dropout)
+        self.self_attn = SelfAttention(cfg.embed_dim, cfg.num_heads, cfg.scale, cfg.attention_dropout)
         self.self_attn_layer_norm = nn.LayerNorm(cfg.embed_dim, eps=LAYER_NORM_EPS)
         self.fc1 = nn.Linear(cfg.embed_dim, cfg.ffn_dim)
         self.fc2 = nn.Linear(cfg.ffn_dim, cfg.embed_dim)
         self.final_layer_norm = nn.LayerNorm(cfg.embed_dim, eps=LAYER_NORM_EPS)
 
-    def forward(self, x: Tensor, bias: Tensor, padding: Tensor | None) -> Tensor:
-        """Returns (B, T, D) for x (B, T, D), bias (H, T, T) and padding (B, T), True at padding."""
-        x = self.self_attn_layer_norm(x + self.dropout(self.self_attn(x, bias, padding)))
+    def forward(self, x: Tensor, positions: PositionTerms, padding: Tensor | None) -> Tensor:
+        """Returns (B, T, D) for x (B, T, D) and padding (B, T), True at padding."""
+        x = self.self_attn_layer_norm(x + self.dropout(self.self_attn(x, positions, padding)))
         hidden = self.activation_dropout(F.gelu(self.fc1(x)))
         return self.final_layer_norm(x + self.dropout(self.fc2(hidden)))
 
 
 class TupeEncoder(nn.Module):
-    """Token embeddings, then layers that all receive the same position bias."""
+    """Token embeddings, then layers that all receive the same position terms."""
 
     def __init__(self, cfg: EncoderConfig) -> None:
         super().__init__()
@@ -90,8 +96,17 @@ class TupeEncoder(nn.Module):
         self.embed_tokens = nn.Embedding(cfg.vocab_size, cfg.embed_dim, cfg.padding_idx)
         self.embed_layer_norm = nn.LayerNorm(cfg.embed_dim, eps=LAYER_NORM_EPS)
         self.dropout = nn.Dropout(cfg.dropout)
+        self.embed_positions = None
+        if cfg.variant.at_input:
+            self.embed_positions = nn.Embedding(cfg.max_positions, cfg.embed_dim)
         self.position_bias = PositionBias(
-            cfg.embed_dim, cfg.num_heads, cfg.max_positions, cfg.relative, cfg.num_buckets, cfg.max_distance
+            cfg.variant,
+            cfg.embed_dim,
+            cfg.num_heads,
+            cfg.max_positions,
+            cfg.num_buckets,
+            cfg.max_distance,
+            cfg.scale,
         )
         self.layers = nn.ModuleList(EncoderLayer(cfg) for _ in range(cfg.layers))
 
@@ -109,14 +124,18 @@ class TupeEncoder(nn.Module):
         Raises:
             ValueError: T exceeds ``max_positions``.
         """
-        bias = self.position_bias(tokens.size(1))  # (H, T, T), once for all layers and sentences
+        length = tokens.size(1)
+        positions = self.position_bias(length)  # once for all layers and sentences
         padding = tokens.eq(self.cfg.padding_idx)  # (B, T)
-        x = self.dropout(self.embed_layer_norm(self.embed_tokens(tokens)))
+        x = self.embed_tokens(tokens)  # (B, T, D)
+        if self.embed_positions is not None:
+            x = x + self.embed_positions.weight[:length]
+        x = self.dropout(self.embed_layer_norm(x))
         x = x.masked_fill(padding[:, :, None], 0.0)  # (B, T, D)
         hiddens = [x] if return_all_hiddens else []
         padded_keys = padding if padding.any() else None
         for layer in self.layers:
-            x = layer(x, bias, padded_keys)
+            x = layer(x, positions, padded_keys)
             if return_all_hiddens:
                 hiddens.append(x)
         return x, hiddens

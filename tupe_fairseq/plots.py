@@ -80,7 +80,7 @@ def position_bias(checkpoint: str | Path, length: int | None = None) -> np.ndarr
     from .model import load_model
 
     model = load_model(checkpoints.load(checkpoint))
-    return model.encoder.position_bias(length or model.max_positions()).detach().double().numpy()
+    return model.encoder.position_bias(length or model.max_positions()).bias.detach().double().numpy()
 
 
 def plot_positions(checkpoint: str, out: str) -> None:

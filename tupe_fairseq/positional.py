@@ -1,11 +1,13 @@
-"""The position term of TUPE's attention logits (Ke, He, Liu, ICLR 2021, arXiv:2006.15595).
+"""Positions in the attention logits (Ke, He, Liu, ICLR 2021, arXiv:2006.15595).
 
-Positions never meet the words: they have projections of their own, and their term is computed once per
-forward pass and shared by every layer and every sentence.
+In TUPE, positions never meet the words: they have projections of their own, and their term is computed once
+per forward pass and shared by every layer and every sentence.
 
     v[h, i, j] = (LN(p_i) U_Q)(LN(p_j) U_K) / sqrt(2d)      TUPE-A, equation 7
                  + b[h, bucket(j - i)]                       TUPE-R, equation 8
     bias       = reset(v)                                    [CLS] untied, equations 10 and 11
+
+The other models of the paper's Table 1 are made of the same parts; ``variants.py`` says which has which.
 
 Shapes: T tokens, H heads, D model width, d = D / H head width, P max_positions.
 
@@ -17,9 +19,13 @@ position rows themselves, so that they need no parameters of their own.
 from __future__ import annotations
 
 import math
+from functools import reduce
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from .variants import Variant
 
 LAYER_NORM_EPS = 1e-5  # as the authors' code; 1e-12, BERT's, gives other numbers
 
@@ -64,91 +70,123 @@ def reset_cls(logits: Tensor, theta1: Tensor, theta2: Tensor) -> Tensor:
 
 
 class UntiedPositions(nn.Module):
-    """Absolute positions with projections of their own: ``(LN(p_i) U_Q)(LN(p_j) U_K) / sqrt(2d)``.
+    """Absolute positions with projections of their own: ``(LN(p_i) U_Q)(LN(p_j) U_K)``.
 
-    The table has P + 1 rows. Row 0 stands for "[CLS] looking at the others" and makes theta1, row 1 for "the
-    others looking at [CLS]" and makes theta2; row i + 1 is position i from i = 1 on.
+    With a reset the table has P + 1 rows. Row 0 stands for "[CLS] looking at the others" and makes theta1,
+    row 1 for "the others looking at [CLS]" and makes theta2; row i + 1 is position i from i = 1 on. Without,
+    row i is position i, and there are P.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, max_positions: int) -> None:
+    def __init__(self, embed_dim: int, num_heads: int, max_positions: int, reset: bool, scale: float) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.scale = (2 * embed_dim / num_heads) ** -0.5
-        self.embedding = nn.Embedding(max_positions + 1, embed_dim)
+        self.scale = scale
+        self.first = 1 if reset else 0  # row of position 0
+        self.embedding = nn.Embedding(max_positions + self.first, embed_dim)
         self.layer_norm = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
         self.query = nn.Linear(embed_dim, embed_dim)  # U_Q
         self.key = nn.Linear(embed_dim, embed_dim)  # U_K
 
-    def forward(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the term (H, T, T) before the reset, theta1 (H,) and theta2 (H,) for T = ``length``."""
-        rows = self.layer_norm(self.embedding.weight[: length + 1])  # (T + 1, D)
-        query = self._heads(self.query(rows)) * self.scale  # (H, T + 1, d)
-        key = self._heads(self.key(rows))  # (H, T + 1, d)
-        theta1, theta2 = (query[:, :2] * key[:, :2]).sum(dim=-1).unbind(dim=1)  # (H,) each
-        # Position 0 is [CLS]: what row 1 gives for it here, the reset replaces.
-        return query[:, 1:] @ key[:, 1:].transpose(1, 2), theta1, theta2
+    def forward(self, length: int) -> Tensor:
+        """The term of T = ``length`` positions before the reset: (H, T, T)."""
+        query, key = self.project(length)
+        return query * self.scale @ key.transpose(1, 2)
 
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.view(x.size(0), self.num_heads, -1).transpose(0, 1)  # (T, D) -> (H, T, d)
+    def project(self, length: int) -> tuple[Tensor, Tensor]:
+        """Queries and keys of T = ``length`` positions, (H, T, d) each, not scaled."""
+        return self._project(self.embedding.weight[self.first : self.first + length])
+
+    def thetas(self) -> tuple[Tensor, Tensor]:
+        """theta1 and theta2, (H,) each."""
+        query, key = self._project(self.embedding.weight[:2])
+        theta1, theta2 = (query * self.scale * key).sum(dim=-1).unbind(dim=1)
+        return theta1, theta2
+
+    def _project(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        rows = self.layer_norm(rows)  # (T, D)
+        query, key = (
+            projection(rows).view(len(rows), self.num_heads, -1).transpose(0, 1)  # (H, T, d)
+            for projection in (self.query, self.key)
+        )
+        return query, key
 
 
 class RelativePositions(nn.Module):
-    """T5's bias ``b[h, bucket(j - i)]``, one learned number a head and bucket (equation 8).
+    """T5's bias ``b[h, bucket(j - i)]``, one learned number a head and bucket (equations 5 and 8).
 
-    The table has one row more than buckets, because the reset covers the relative term too: the bucket that
-    no distance reaches, ``num_buckets / 2``, adds to theta1, and the extra last row adds to theta2.
+    With a reset the table has one row more than buckets, because the reset covers the relative term too: the
+    bucket that no distance reaches, ``num_buckets / 2``, adds to theta1, and the extra last row to theta2.
     """
 
     bucket: Tensor
 
-    def __init__(self, num_heads: int, max_positions: int, num_buckets: int, max_distance: int) -> None:
+    def __init__(
+        self, num_heads: int, max_positions: int, reset: bool, num_buckets: int, max_distance: int
+    ) -> None:
         super().__init__()
         self.max_positions = max_positions
-        self.cls_row, self.cls_column = num_buckets // 2, num_buckets
-        self.embedding = nn.Embedding(num_buckets + 1, num_heads)
+        self.num_buckets = num_buckets
+        self.embedding = nn.Embedding(num_buckets + 1 if reset else num_buckets, num_heads)
         distance = torch.arange(1 - max_positions, max_positions)
         bucket = relative_position_bucket(distance, num_buckets, max_distance)
         self.register_buffer("bucket", bucket, persistent=False)  # (2P - 1,), of distance 1 - P ... P - 1
 
-    def forward(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the term (H, T, T) before the reset, and what it adds to theta1 (H,) and theta2 (H,)."""
+    def forward(self, length: int) -> Tensor:
+        """The term of T = ``length`` positions before the reset: (H, T, T)."""
         position = torch.arange(length, device=self.bucket.device)
         distance = position[None, :] - position[:, None]  # (T, T): j - i
         bias = self.embedding(self.bucket[distance + self.max_positions - 1])  # (T, T, H)
+        return bias.permute(2, 0, 1)
+
+    def thetas(self) -> tuple[Tensor, Tensor]:
+        """What the relative table adds to theta1 and theta2, (H,) each."""
         table = self.embedding.weight
-        return bias.permute(2, 0, 1), table[self.cls_row], table[self.cls_column]
+        return table[self.num_buckets // 2], table[self.num_buckets]
+
+
+class PositionTerms(NamedTuple):
+    """What positions add in every layer; None where a variant has none."""
+
+    bias: Tensor | None = None  # (H, T, T), to the logits
+    query: Tensor | None = None  # (H, T, d), to the words' queries
+    key: Tensor | None = None  # (H, T, d), to the words' keys
 
 
 class PositionBias(nn.Module):
-    """What TUPE adds to the content logits of every layer: the terms of a variant, summed, [CLS] reset.
+    """The terms of a variant: for TUPE one bias, the sum of what positions give, [CLS] reset.
 
     Args:
+        variant: which terms there are.
         embed_dim: D, the model width.
         num_heads: H.
         max_positions: P, the longest sequence.
-        relative: with T5's relative bias (TUPE-R) or without (TUPE-A).
         num_buckets: even number of relative buckets.
         max_distance: from which distance on the last bucket holds.
+        scale: of products of width d, 1 / sqrt(terms * d).
     """
 
     def __init__(
         self,
+        variant: Variant,
         embed_dim: int,
         num_heads: int,
         max_positions: int,
-        relative: bool,
         num_buckets: int,
         max_distance: int,
+        scale: float,
     ) -> None:
         super().__init__()
+        self.variant = variant
         self.max_positions = max_positions
-        self.absolute = UntiedPositions(embed_dim, num_heads, max_positions)
-        self.relative = (
-            RelativePositions(num_heads, max_positions, num_buckets, max_distance) if relative else None
-        )
+        reset = variant.reset
+        self.absolute, self.relative = None, None
+        if variant.untied:
+            self.absolute = UntiedPositions(embed_dim, num_heads, max_positions, reset, scale)
+        if variant.relative:
+            self.relative = RelativePositions(num_heads, max_positions, reset, num_buckets, max_distance)
 
-    def forward(self, length: int) -> Tensor:
-        """Returns the bias of a sequence of ``length`` tokens: (H, T, T).
+    def forward(self, length: int) -> PositionTerms:
+        """The terms of a sequence of T = ``length`` tokens.
 
         Raises:
             ValueError: the sequence is longer than the position table.
@@ -158,8 +196,16 @@ class PositionBias(nn.Module):
                 f"a sequence of {length} tokens is longer than the model's {self.max_positions} positions; "
                 "shorten it (--tokens-per-sample) or train with a larger --max-positions"
             )
-        logits, theta1, theta2 = self.absolute(length)
-        if self.relative is not None:
-            term, of_theta1, of_theta2 = self.relative(length)
-            logits, theta1, theta2 = logits + term, theta1 + of_theta1, theta2 + of_theta2
-        return reset_cls(logits, theta1, theta2)
+        parts = [part for part in (self.absolute, self.relative) if part is not None]
+        query, key = None, None
+        if self.absolute is not None and self.variant.cross_terms:
+            # (x_i W_Q + p_i U_Q)(x_j W_K + p_j U_K), which the layers compute, has all four terms.
+            query, key = self.absolute.project(length)
+            parts.remove(self.absolute)
+        if not parts:
+            return PositionTerms(None, query, key)
+        bias = reduce(torch.add, [part(length) for part in parts])
+        if self.variant.reset:
+            theta1, theta2 = (reduce(torch.add, rows) for rows in zip(*(part.thetas() for part in parts)))
+            bias = reset_cls(bias, theta1, theta2)
+        return PositionTerms(bias, query, key)
