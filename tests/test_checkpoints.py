@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 import pytest
 import torch
+from tiny_model import RunsCode
 
 from tupe_fairseq import checkpoints
 
 OPTIONS = {"_name": "tupe_r_tiny", "variant": "tupe_r", "rel_pos_bins": 32}
 STATE = {"model": {"weight": torch.arange(6.0)}, "cfg": {"model": OPTIONS}, "args": None}
-
-
-class RunsCode:
-    """Pickles as a call of a shell."""
-
-    def __init__(self, command: str) -> None:
-        self.command = command
-
-    def __reduce__(self) -> tuple:
-        return os.system, (self.command,)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from tupe_fairseq import glue_flags
 from tupe_fairseq.glue import TASKS, PreparedTask, Row, read_rows
 from tupe_fairseq.glue_data import choose, main, prepare
-from tupe_fairseq.vocabulary import EOS, UNK, Vocabulary
+from tupe_fairseq.vocabulary import EOS, UNK, Vocabulary, dictionary_fingerprint
 
 COLA, RTE, STSB = TASKS["CoLA"], TASKS["RTE"], TASKS["STS-B"]
 # What the data of gluebenchmark.com have: rows of train, dev and test.
@@ -322,10 +322,11 @@ OPTIONS = {
 }
 
 
-def save(path: Path, vocabulary: int, **options: object) -> Path:
+def save(path: Path, vocabulary: int, fingerprint: str | None = None) -> Path:
     """The parts of a checkpoint that the flags come from."""
     model = {"encoder.embed_tokens.weight": torch.zeros(vocabulary, 1)}
-    torch.save({"cfg": {"model": {**OPTIONS, **options}}, "model": model}, path)
+    state = {"vocabulary": fingerprint} if fingerprint else {}
+    torch.save({"cfg": {"model": OPTIONS}, "model": model, "task_state": state}, path)
     return path
 
 
@@ -354,7 +355,7 @@ def test_flags(tmp_path: Path, corpus: Path) -> None:
 
 
 def test_rows_are_at_most_as_long_as_in_the_paper() -> None:
-    words = glue_flags.shape_flags({**OPTIONS, "max_positions": 1024})
+    words = glue_flags.shape_flags({**OPTIONS, "max_positions": 1024}, 1024)
     assert words[words.index("--max-positions") + 1] == "1024"
     assert words[words.index("--tokens-per-sample") + 1] == "512"
 
@@ -362,8 +363,24 @@ def test_rows_are_at_most_as_long_as_in_the_paper() -> None:
 def test_another_vocabulary_is_refused(tmp_path: Path, corpus: Path) -> None:
     tiny_glue.make_rte(tmp_path, corpus)
     checkpoint = save(tmp_path / "c.pt", vocabulary=2001)
-    with pytest.raises(ValueError, match=r"has a vocabulary of 2,001 but .*RTE of 301; prepare GLUE with"):
+    with pytest.raises(ValueError, match=r"a vocabulary of 2,001 there, of 301 here .*; prepare the data"):
         glue_flags.flags("RTE", tmp_path / "bin", checkpoint, ["--batch-size", "8"])
+    checkpoint = save(tmp_path / "c.pt", vocabulary=301, fingerprint="0")
+    with pytest.raises(ValueError, match="another vocabulary of the same 301 pieces"):
+        glue_flags.flags("RTE", tmp_path / "bin", checkpoint, ["--batch-size", "8"])
+    own = ["<s>", "<pad>", "</s>", "<unk>", *Vocabulary(corpus).pieces[4:], "<mask>"]
+    checkpoint = save(tmp_path / "c.pt", vocabulary=301, fingerprint=dictionary_fingerprint(own))
+    glue_flags.flags("RTE", tmp_path / "bin", checkpoint, ["--batch-size", "8"])
+
+
+def test_more_positions_make_room(tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture) -> None:
+    tiny_glue.make_rte(tmp_path, corpus)
+    checkpoint = save(tmp_path / "c.pt", vocabulary=301)
+    for given, tokens in (([], 64), (["--max-positions", "256"], 256), (["--max-positions", "600"], 512)):
+        words = glue_flags.flags("RTE", tmp_path / "bin", checkpoint, ["--batch-size", "8", *given])
+        assert words[words.index("--tokens-per-sample") + 1] == str(tokens)
+        cut = f"positions for {tokens} tokens; longer rows are cut (--max-positions 512 --resize-positions"
+        assert (cut in capsys.readouterr().err) == (tokens < 512)
 
 
 # Commands

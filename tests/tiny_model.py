@@ -1,8 +1,9 @@
-"""A model small enough for every test to build its own, and a checkpoint of it."""
+"""A model small enough for every test to build its own, a checkpoint of it, and a hostile one."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import torch
@@ -32,3 +33,13 @@ def checkpoint(model: TupeModel) -> dict[str, Any]:
     """What ``checkpoints.load`` would give of the model, with an option that only fairseq knows."""
     options = {**dataclasses.asdict(model.cfg), "_name": "tupe_small", "of_fairseq": 1}
     return {"cfg": {"model": options}, "model": model.state_dict()}
+
+
+class RunsCode:
+    """Pickles as a call of a shell."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple:
+        return os.system, (self.command,)

@@ -6,7 +6,7 @@ open, never those that the user gives.
 
 # No "from __future__ import annotations" here: fairseq reads the types of the fields, not their names.
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any, Callable
 
@@ -53,12 +53,27 @@ class TupeConfig(FairseqDataclass):
         default=II("task.tokens_per_sample"),
         metadata={"help": "longest sequence the model has positions for (default: --tokens-per-sample)"},
     )
+    resize_positions: bool = field(
+        default=False,
+        metadata={
+            "help": "let a checkpoint with other --max-positions start this model: its rows of positions are "
+            "cut, or interpolated"
+        },
+    )
     rel_pos_bins: int = field(default=32, metadata={"help": "buckets of relative positions, an even number"})
     max_rel_pos: int = field(default=128, metadata={"help": "distance from which on the last bucket holds"})
     dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings and layer outputs"})
     attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights"})
     activation_dropout: float = field(default=0.0, metadata={"help": "dropout after the feed-forward's GELU"})
     pooler_dropout: float = field(default=0.0, metadata={"help": "dropout in the sentence head"})
+
+
+# The options that decide which weights a model has and what they mean; the others may change with every run.
+SHAPE = [
+    f.name
+    for f in fields(TupeConfig)
+    if f.name not in ("_name", "resize_positions") and not f.name.endswith("dropout")
+]
 
 
 def encoder_config(cfg: TupeConfig, vocab_size: int, padding_idx: int) -> EncoderConfig:

@@ -110,6 +110,15 @@ class TupeEncoder(nn.Module):
         )
         self.layers = nn.ModuleList(EncoderLayer(cfg) for _ in range(cfg.layers))
 
+    def position_tables(self) -> dict[str, bool]:
+        """Names of the parameters with a row for each position, and whether rows of thetas come first."""
+        tables = {}
+        if self.embed_positions is not None:
+            tables["embed_positions.weight"] = False
+        if self.position_bias.absolute is not None:
+            tables["position_bias.absolute.embedding.weight"] = self.cfg.variant.reset
+        return tables
+
     def forward(self, tokens: Tensor, return_all_hiddens: bool = False) -> tuple[Tensor, list[Tensor]]:
         """Encodes token ids, [CLS] at position 0, padding at the end of the shorter rows.
 

@@ -10,43 +10,28 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from . import checkpoints
-from .config import TupeConfig
+from .config import SHAPE
 from .glue import LONGEST, PreparedTask
-from .vocabulary import DICTIONARY_FILE, SPECIALS
+from .restoring import check_vocabulary
+from .vocabulary import DICTIONARY_FILE, MASK, SPECIALS, dictionary_fingerprint, read_dictionary
 
 WARMUP = 0.06  # of all updates; TUPE, arXiv:2006.15595, appendix (fine-tuning)
 
-# The options that make the weights fit; the rest of the model's options, dropout, belongs to the recipe.
-SHAPE = [f.name for f in fields(TupeConfig) if f.name != "_name" and not f.name.endswith("dropout")]
 
+def shape_flags(options: dict[str, Any], max_positions: int) -> list[str]:
+    """Architecture and shape of the checkpoint, and the longest row that both paper and model allow.
 
-def shape_flags(options: dict[str, Any]) -> list[str]:
-    """Architecture and shape of the checkpoint, and the longest row that both paper and model allow."""
+    Args:
+        max_positions: those that the model will have; more than its checkpoint's with --resize-positions.
+    """
     words = ["--arch", options["_name"]]
     for name in SHAPE:
         words += [f"--{name.replace('_', '-')}", str(options[name])]
-    return [*words, "--tokens-per-sample", str(min(LONGEST, options["max_positions"]))]
-
-
-def check_vocabulary(state: dict[str, Any], folder: Path, checkpoint: Path) -> None:
-    """Compares the numbers of pieces; another vocabulary of the same size goes unseen.
-
-    Raises:
-        ValueError: they differ.
-    """
-    model = len(checkpoints.model_weights(state, checkpoint)[checkpoints.EMBEDDINGS])
-    lines = (folder / DICTIONARY_FILE).read_text(encoding="utf-8").count("\n")
-    data = lines + len(SPECIALS) + 1  # <mask>
-    if model != data:
-        raise ValueError(
-            f"{checkpoint} has a vocabulary of {model:,} but {folder} of {data:,}; "
-            "prepare GLUE with the corpus that the model was trained on"
-        )
+    return [*words, "--tokens-per-sample", str(min(LONGEST, max_positions))]
 
 
 def schedule_flags(prepared: PreparedTask, given: list[str]) -> list[str]:
@@ -90,7 +75,7 @@ def count_updates(rows: int, epochs: int, batch_size: int, workers: int, update_
 
 
 def _parse(given: list[str]) -> argparse.Namespace:
-    """Those of fairseq-train's flags that the number of updates depends on."""
+    """Those of fairseq-train's flags that others depend on."""
     parser = argparse.ArgumentParser(prog="finetune_glue", allow_abbrev=False, add_help=False)
     parser.add_argument("--batch-size", "--max-sentences", type=int)
     parser.add_argument("--max-tokens", type=int)
@@ -99,6 +84,7 @@ def _parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--max-update", type=int)
     parser.add_argument("--total-num-update", type=int)
     parser.add_argument("--distributed-world-size", type=int, default=1)
+    parser.add_argument("--max-positions", type=int)
     return parser.parse_known_args(given)[0]
 
 
@@ -112,12 +98,17 @@ def flags(name: str, glue_bin: Path, checkpoint: Path, given: list[str]) -> list
     prepared = PreparedTask.load(glue_bin / name)
     state = checkpoints.load(checkpoint)
     options = checkpoints.model_options(state, checkpoint)
-    check_vocabulary(state, glue_bin / name, checkpoint)
-    if options["max_positions"] < LONGEST:
-        room = f"{options['max_positions']} tokens"
-        print(f"note: {checkpoint} has positions for {room}; longer rows are cut", file=sys.stderr)
+    symbols = [*SPECIALS, *read_dictionary(glue_bin / name / DICTIONARY_FILE), MASK]
+    check_vocabulary(state, checkpoint, len(symbols), dictionary_fingerprint(symbols))
+    max_positions = _parse(given).max_positions or options["max_positions"]
+    if max_positions < LONGEST:
+        print(
+            f"note: the model has positions for {max_positions} tokens; longer rows are cut "
+            f"(--max-positions {LONGEST} --resize-positions would make room)",
+            file=sys.stderr,
+        )
     return [
-        *shape_flags(options),
+        *shape_flags(options, max_positions),
         *schedule_flags(prepared, given),
         *("--best-checkpoint-metric", prepared.task.metrics[0], "--maximize-best-checkpoint-metric"),
     ]

@@ -25,11 +25,11 @@ from fairseq.data import (
     data_utils,
 )
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
-from omegaconf import II, MISSING, OmegaConf
+from fairseq.tasks import register_task
+from omegaconf import II, MISSING
 
-from .blocks import EveryRowDataset, FirstTokenDataset, SplitLinesDataset, adjust_iterator, word_starts
-from .vocabulary import MASK
+from .blocks import EveryRowDataset, FirstTokenDataset, SplitLinesDataset, word_starts
+from .tupe_task import TupeTask, whole_config
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class TupeMaskedLMConfig(FairseqDataclass):
 
 
 @register_task("tupe_masked_lm", dataclass=TupeMaskedLMConfig)
-class TupeMaskedLMTask(FairseqTask):
+class TupeMaskedLMTask(TupeTask):
     """Masked language modelling as fairseq has it, with what TUPE needs and SentencePiece asks for.
 
     ``<s>`` stands at position 0 of every block and is never masked, since the model treats that position as
@@ -71,11 +71,6 @@ class TupeMaskedLMTask(FairseqTask):
     """
 
     cfg: TupeMaskedLMConfig
-
-    def __init__(self, cfg: TupeMaskedLMConfig, dictionary: Dictionary) -> None:
-        super().__init__(cfg)
-        self.dictionary = dictionary
-        self.mask_idx = dictionary.add_symbol(MASK)
 
     @classmethod
     def setup_task(cls, cfg: TupeMaskedLMConfig, **kwargs: Any) -> "TupeMaskedLMTask":
@@ -167,33 +162,14 @@ class TupeMaskedLMTask(FairseqTask):
         logger.info("%s: %s blocks from %s", split, f"{len(blocks):,}", path)
         return blocks
 
-    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's iterator, adjusted: fresh masks every epoch, and a clean end."""
-        return adjust_iterator(super().get_batch_iterator(*args, **kwargs))
-
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Builds the model, and says in the log what is about to be trained."""
         model = super().build_model(cfg, from_checkpoint)
-        # fairseq passes the model's part of its configuration, which knows the whole it is part of.
-        whole = cfg._get_root() if OmegaConf.is_config(cfg) else {}
+        whole = whole_config(cfg)
         if "dataset" in whole and not from_checkpoint:
             for line in describe_run(model, whole):
                 logger.info(line)
         return model
-
-    def max_positions(self) -> int:
-        """Longest row of a batch in tokens."""
-        return self.cfg.tokens_per_sample
-
-    @property
-    def source_dictionary(self) -> Dictionary:
-        """The vocabulary; ``<mask>`` is its last symbol."""
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        """The same vocabulary."""
-        return self.dictionary
 
 
 def describe_run(model: torch.nn.Module, cfg: Any) -> list[str]:

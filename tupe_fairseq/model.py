@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .checkpoints import EMBEDDINGS, model_options, model_weights
 from .config import TupeConfig, architectures, encoder_config
 from .encoder import TupeEncoder, init_weights
-from .positional import LAYER_NORM_EPS
+from .positional import LAYER_NORM_EPS, resize_positions
 from .vocabulary import PAD
 
 logger = logging.getLogger(__name__)
@@ -132,9 +132,12 @@ class TupeModel(BaseFairseqModel):
         """Lets a checkpoint start a model with other sentence heads, and the log says so.
 
         A head that the checkpoint lacks, or has in another shape, keeps its fresh weights; one that the model
-        lacks is left out. Nothing else may be missing or left over.
+        lacks is left out. With --resize-positions, position tables of another length are made to fit. Nothing
+        else may be missing or left over, or have another shape.
         """
         super().upgrade_state_dict_named(state_dict, name)
+        if self.cfg.resize_positions:
+            self._resize_positions(state_dict, f"{name}.encoder." if name else "encoder.")
         prefix = f"{name}.classification_heads." if name else "classification_heads."
         own = {prefix + key: value for key, value in self.classification_heads.state_dict().items()}
         for key in [key for key in state_dict if key.startswith(prefix)]:
@@ -144,6 +147,17 @@ class TupeModel(BaseFairseqModel):
         for key in own.keys() - state_dict.keys():
             logger.info("not in the checkpoint, so it starts from fresh weights: %s", key)
             state_dict[key] = own[key]
+
+    def _resize_positions(self, state_dict: dict[str, Tensor], prefix: str) -> None:
+        for table, reset in self.encoder.position_tables().items():
+            rows = state_dict[prefix + table]
+            there, here = len(rows) - reset, self.max_positions()
+            if there != here:
+                logger.info(
+                    "%s: %s positions in the checkpoint, %s here; its rows are %s",
+                    *(table, there, here, "cut" if here < there else "interpolated"),
+                )
+                state_dict[prefix + table] = resize_positions(rows, here, reset)
 
 
 def load_model(state: dict[str, Any]) -> TupeModel:

@@ -23,6 +23,7 @@ from functools import reduce
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .variants import Variant
@@ -67,6 +68,32 @@ def reset_cls(logits: Tensor, theta1: Tensor, theta2: Tensor) -> Tensor:
     column = theta2.view(heads, 1, 1).expand(heads, length - 1, 1)
     below = torch.cat([column, logits[:, 1:, 1:]], dim=2)  # (H, T - 1, T)
     return torch.cat([row, below], dim=1)
+
+
+def resize_positions(table: Tensor, max_positions: int, reset: bool) -> Tensor:
+    """A position table for another number of positions.
+
+    A shorter one has the first rows of this one, exactly. In a longer one the rows of positions are
+    interpolated linearly, the first and the last as they were; the two rows of thetas stay as they are.
+
+    Args:
+        table: (P, D), or (P + 1, D) with a reset.
+        max_positions: P of the table to return.
+        reset: whether the table begins with the rows of theta1 and theta2.
+
+    Raises:
+        ValueError: the table has no row of a position to stretch.
+    """
+    thetas = 2 if reset else 0  # rows; with a reset, position 0 is [CLS] and has no row of its own
+    size = max_positions + (1 if reset else 0) - thetas
+    positions = table[thetas:]
+    if size <= len(positions):
+        return table[: thetas + size].clone()
+    if not len(positions):
+        raise ValueError("a table of one position, [CLS], has no rows that could be stretched to more")
+    columns = positions.T[None].double()  # (1, D, P)
+    stretched = F.interpolate(columns, size=size, mode="linear", align_corners=True)[0].T
+    return torch.cat([table[:thetas], stretched.to(table.dtype)])
 
 
 class UntiedPositions(nn.Module):

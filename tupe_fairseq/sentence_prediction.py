@@ -22,14 +22,14 @@ from fairseq.data import (
 )
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
-from .blocks import adjust_iterator
 from .glue import LONGEST, PreparedTask, labelled
 from .sentence_criterion import ROWS, log_scores
 from .sentence_rows import DealtRowsDataset, SentencesDataset, read_targets
-from .vocabulary import MASK, PAD
+from .tupe_task import TupeTask
+from .vocabulary import PAD
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class TupeSentencePredictionConfig(FairseqDataclass):
 
 
 @register_task("tupe_sentence_prediction", dataclass=TupeSentencePredictionConfig)
-class TupeSentencePredictionTask(FairseqTask):
+class TupeSentencePredictionTask(TupeTask):
     """Classification or regression on ``<s> A </s>`` or ``<s> A </s> </s> B </s>``, as the authors' code.
 
     No row is ever left out: long ones are cut, and the last batch may be small.
@@ -61,9 +61,7 @@ class TupeSentencePredictionTask(FairseqTask):
     def __init__(
         self, cfg: TupeSentencePredictionConfig, dictionary: Dictionary, prepared: PreparedTask
     ) -> None:
-        super().__init__(cfg)
-        self.dictionary = dictionary
-        self.dictionary.add_symbol(MASK)  # last, as the masked LM task has it: the ids fit its checkpoints
+        super().__init__(cfg, dictionary)
         self.prepared = prepared
 
     @classmethod
@@ -128,10 +126,6 @@ class TupeSentencePredictionTask(FairseqTask):
         )
         return rows
 
-    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's iterator, adjusted for a clean end."""
-        return adjust_iterator(super().get_batch_iterator(*args, **kwargs))
-
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Builds the model and gives it a sentence head for the task.
 
@@ -157,15 +151,6 @@ class TupeSentencePredictionTask(FairseqTask):
         rows of a validation would stay there, and be added to those of the next.
         """
         metrics.reset_meter("valid", ROWS)
-
-    def max_positions(self) -> int:
-        """Longest row of a batch in tokens."""
-        return self.cfg.tokens_per_sample
-
-    @property
-    def source_dictionary(self) -> Dictionary:
-        """The vocabulary; ``<mask>`` is its last symbol."""
-        return self.dictionary
 
 
 def _existing(path: Path) -> Path:

@@ -88,6 +88,11 @@ def write_dictionary(path: Path, pieces: Sequence[str], counts: Sequence[int]) -
             file.write(f"{piece} {count}\n")
 
 
+def dictionary_fingerprint(symbols: Iterable[str]) -> str:
+    """SHA-256 (hex) of symbols in the order of their ids, the specials and `<mask>` included."""
+    return hashlib.sha256("\n".join(symbols).encode()).hexdigest()
+
+
 class Vocabulary:
     """Text to ids and back, with the files of one folder.
 
@@ -101,7 +106,7 @@ class Vocabulary:
         self._model_bytes = model.read_bytes()
         self._processor = _load(self._model_bytes, str(model))
         self.pieces = _pieces(self._processor)  # indexed by id, the specials included
-        _check_agreement(self.pieces[len(SPECIALS) :], _read_dictionary(dictionary), dictionary)
+        _check_agreement(self.pieces[len(SPECIALS) :], read_dictionary(dictionary), dictionary)
 
     def __len__(self) -> int:
         """Pieces with the four specials, without `<mask>`."""
@@ -209,7 +214,7 @@ def _pieces(processor: sentencepiece.SentencePieceProcessor) -> list[str]:
     return pieces
 
 
-def _read_dictionary(path: Path) -> list[str]:
+def read_dictionary(path: Path) -> list[str]:
     """The pieces of a dict.txt in their order; damaged bytes give pieces that agree with no model."""
     pieces = []
     text = path.read_text(encoding="utf-8", errors="replace")

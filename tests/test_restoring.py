@@ -1,0 +1,273 @@
+"""The checkpoint a training starts from: found as fairseq finds it, and refused if it is of another model."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.tasks import setup_task
+from omegaconf import OmegaConf
+from tiny_model import RunsCode
+
+from tupe_fairseq.model import load_model
+from tupe_fairseq.restoring import Start, find_start
+from tupe_fairseq.variants import VARIANTS
+from tupe_fairseq.vocabulary import dictionary_fingerprint
+
+PIECES = [f"piece{i}" for i in range(20)]
+SHAPE = ["--encoder-layers", "1", "--encoder-embed-dim", "8", "--encoder-ffn-embed-dim", "8"]
+SHAPE += ["--encoder-attention-heads", "2", "--max-positions", "8", "--tokens-per-sample", "8"]
+
+
+def data(folder: Path, name: str, pieces: list[str]) -> Path:
+    """A data folder that has a dictionary alone."""
+    (folder / name).mkdir()
+    (folder / name / "dict.txt").write_text("".join(f"{piece} 1\n" for piece in pieces))
+    return folder / name
+
+
+def configure(folder: Path, *flags: object, arch: str = "tupe_r_tiny", save_dir: str = "save") -> Any:
+    """The configuration of a run of fairseq-train."""
+    words = [folder, "--task", "tupe_masked_lm", "--arch", arch, "--save-dir", folder / save_dir]
+    words += ["--batch-size", "4", *SHAPE, *flags]
+    args = options.parse_args_and_arch(options.get_training_parser(), [str(word) for word in words])
+    return convert_namespace_to_omegaconf(args)
+
+
+def build(cfg: Any) -> torch.nn.Module:
+    """What fairseq-train does before it reads any data."""
+    return setup_task(cfg.task).build_model(cfg.model)
+
+
+def save(cfg: Any, path: Path) -> torch.nn.Module:
+    """A checkpoint as fairseq's trainer writes it, as far as weights and options go; returns its model."""
+    task = setup_task(cfg.task)
+    model = task.build_model(cfg.model)
+    state = {"args": None, "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)}
+    path.parent.mkdir(exist_ok=True)
+    state |= {
+        "model": model.state_dict(),
+        "task_state": task.state_dict(),
+        "optimizer_history": [{"lr_scheduler_state": {}}],
+    }
+    state["extra_state"] = {"train_iterator": {"epoch": 1}}
+    torch.save(state, path)
+    return model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return data(tmp_path, "data", PIECES)
+
+
+@pytest.fixture
+def path(folder: Path) -> Path:
+    """A checkpoint of tupe_r."""
+    save(configure(folder), folder / "model.pt")
+    return folder / "model.pt"
+
+
+def refused(cfg: Any) -> str:
+    with pytest.raises(ValueError) as caught:
+        build(cfg)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_found_as_fairseq_finds_it(folder: Path) -> None:
+    """Its load_checkpoint is called with a trainer that keeps what it is given."""
+
+    class Found(Exception):
+        pass
+
+    class Trainer:
+        def __init__(self, suffix: str) -> None:
+            self.checkpoint_suffix = suffix
+
+        def load_checkpoint(self, path: str, reset_optimizer: bool, *args: object, **others: object) -> None:
+            raise Found(path, reset_optimizer)
+
+    last, other, cfg = folder / "save" / "checkpoint_last.pt", folder / "other.pt", configure(folder)
+    last.parent.mkdir()
+    other.touch()
+    choices: list[dict[str, object]] = [
+        {},
+        {"restore_file": str(other)},
+        {"finetune_from_model": str(other)},
+        {"continue_once": str(other)},
+        {"reset_optimizer": True},
+        {"reset_optimizer": True, "restore_file": str(other)},
+        {"reset_optimizer": True, "continue_once": str(other)},
+        {"checkpoint_suffix": "-a"},
+        {"checkpoint_suffix": "-a", "restore_file": str(other)},
+    ]
+    for exists in (False, True):
+        if exists:
+            last.touch()
+        for choice in choices:
+            changed = OmegaConf.merge(cfg.checkpoint, choice)
+            with pytest.raises(Found) as found:
+                checkpoint_utils.load_checkpoint(changed, Trainer(changed.checkpoint_suffix))
+            path, reset_optimizer = found.value.args
+            expected: Start | None = Start(Path(path), not reset_optimizer)
+            if Path(path).parent == last.parent and not Path(path).exists():
+                expected = None  # a first run: fairseq looks there and begins anew
+            assert find_start(changed) == expected, choice
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_same_model_starts(folder: Path, variant: str) -> None:
+    cfg = configure(folder, arch=f"{variant}_tiny")
+    save(cfg, folder / "save" / "checkpoint_last.pt")
+    build(cfg)
+
+
+@pytest.mark.parametrize(
+    "there, way", zip(VARIANTS, itertools.cycle(["--restore-file", "--finetune-from-model", "resume"]))
+)
+def test_another_variant(folder: Path, there: str, way: str) -> None:
+    here = "tupe_r" if there != "tupe_r" else "tupe_a"
+    path = folder / ("save/checkpoint_last.pt" if way == "resume" else "model.pt")
+    save(configure(folder, arch=f"{there}_tiny", save_dir="first"), path)
+    message = refused(configure(folder, *([] if way == "resume" else [way, path]), arch=f"{here}_tiny"))
+    assert message.startswith(f"{path} is of another model: variant {there} there, {here} here (--arch). ")
+
+
+@pytest.mark.parametrize(
+    "flag, value, there",
+    [
+        ("--encoder-layers", "2", "1"),
+        ("--encoder-embed-dim", "16", "8"),
+        ("--encoder-ffn-embed-dim", "16", "8"),
+        ("--encoder-attention-heads", "4", "2"),  # changes no shape in tupe_a
+        ("--max-positions", "9", "8"),
+        ("--rel-pos-bins", "16", "32"),
+        ("--max-rel-pos", "64", "128"),  # changes no shape
+    ],
+)
+def test_another_shape(folder: Path, flag: str, value: str, there: str) -> None:
+    save(configure(folder, arch="tupe_a_tiny"), folder / "model.pt")
+    words = ["--restore-file", folder / "model.pt", flag, value]
+    message = refused(configure(folder, *words, arch="tupe_a_tiny"))
+    name = flag[2:].replace("-", "_")
+    assert f": {name} {there} there, {value} here ({flag}). " in message
+    assert ("--resize-positions makes" in message) == (flag == "--max-positions")
+
+
+def test_all_differences_are_named_at_once(folder: Path, path: Path) -> None:
+    flags = ["--restore-file", path, "--encoder-layers", "2"]
+    message = refused(configure(data(folder, "b", PIECES[:-1]), *flags, arch="tupe_a_tiny"))
+    assert "variant tupe_r there, tupe_a here (--arch); encoder_layers 1 there, 2 here (--enc" in message
+    assert "a vocabulary of 25 there, of 24 here (dict.txt of the data folder)" in message
+
+
+def test_another_vocabulary_of_the_same_size(folder: Path, path: Path) -> None:
+    swapped = data(folder, "swapped", [*PIECES[1::-1], *PIECES[2:]])
+    message = refused(configure(swapped, "--restore-file", path))
+    assert "another vocabulary of the same 25 pieces (dict.txt of the data folder)" in message
+
+
+def test_a_task_made_from_a_checkpoint_refuses_another_vocabulary(folder: Path, path: Path) -> None:
+    """As fairseq-validate makes it, with the data folder that it is given."""
+    checkpoint_utils.load_model_ensemble_and_task([str(path)])
+    for pieces in ([*PIECES[1::-1], *PIECES[2:]], PIECES[:-1]):
+        other = str(data(folder, f"of{len(pieces)}", pieces))
+        with pytest.raises(ValueError, match=f"trained with another vocabulary than that of {other}; name"):
+            checkpoint_utils.load_model_ensemble_and_task([str(path)], {"data": other})
+
+
+def test_a_checkpoint_without_a_fingerprint(
+    folder: Path, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = torch.load(path)
+    del state["task_state"]
+    torch.save(state, path)
+    build(configure(folder, "--restore-file", path))
+    assert f"{path} has no fingerprint of its vocabulary; its size was compared alone" in caplog.text
+
+
+def test_a_file_that_is_not_there(folder: Path) -> None:
+    """fairseq would train from nothing."""
+    for flag in ("--restore-file", "--finetune-from-model"):
+        with pytest.raises(FileNotFoundError, match=r"no checkpoint .*/missing\.pt"):
+            build(configure(folder, flag, folder / "missing.pt"))
+
+
+@pytest.mark.parametrize("way", ["--restore-file", "--finetune-from-model", "resume"])
+def test_code_does_not_run(folder: Path, way: str) -> None:
+    path = folder / ("save/checkpoint_last.pt" if way == "resume" else "model.pt")
+    path.parent.mkdir(exist_ok=True)
+    torch.save({"model": RunsCode(f"touch {folder / 'it-ran'}")}, path)
+    message = refused(configure(folder, *([] if way == "resume" else [way, path])))
+    assert f"{path} was not loaded: it names {os.system.__module__}.system" in message
+    assert not (folder / "it-ran").exists()
+
+
+# Other lengths
+
+
+def resized(folder: Path, positions: int, *flags: object, arch: str) -> torch.nn.Module:
+    """A model of other length with the weights of model.pt, loaded as fairseq's trainer does."""
+    words = ["--max-positions", positions, "--tokens-per-sample", min(8, positions), *flags]
+    model = build(configure(folder, *words, "--resize-positions", arch=arch, save_dir=f"save{positions}"))
+    model.load_state_dict(torch.load(folder / "model.pt")["model"], strict=True)
+    return model
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_shorter_model_is_exact(folder: Path, variant: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    arch = f"{variant}_tiny"
+    whole = save(configure(folder, arch=arch), folder / "model.pt").eval()
+    model = resized(folder, 5, "--finetune-from-model", folder / "model.pt", arch=arch).eval()
+    assert re.search(r"weight: 8 positions in the checkpoint, 5 here; its rows are cut", caplog.text)
+    tokens = torch.tensor([[0, 7, 9, 4, 2]])
+    assert torch.equal(model(tokens)[0], whole(tokens)[0])
+    with pytest.raises(ValueError, match="6 tokens is longer than the model's 5 positions"):
+        model(torch.zeros(1, 6, dtype=torch.long))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_longer_model(folder: Path, variant: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    arch = f"{variant}_tiny"
+    save(configure(folder, arch=arch), folder / "model.pt")
+    model = resized(folder, 16, "--finetune-from-model", folder / "model.pt", arch=arch)
+    assert re.search(r"weight: 8 positions in the checkpoint, 16 here; its rows are interpol", caplog.text)
+    assert model(torch.randint(4, 25, (2, 16)))[0].shape == (2, 16, 25)
+
+
+def test_a_resized_model_goes_on(folder: Path, path: Path) -> None:
+    flags = ["--max-positions", "16", "--finetune-from-model", path, "--resize-positions"]
+    cfg = configure(folder, *flags)
+    model = save(cfg, folder / "save" / "checkpoint_last.pt")
+    build(cfg).load_state_dict(model.state_dict(), strict=True)
+    again = load_model(torch.load(folder / "save" / "checkpoint_last.pt"))
+    assert again.max_positions() == 16
+
+
+def test_resizing_needs_a_fresh_optimizer(folder: Path, path: Path) -> None:
+    flags = ["--max-positions", "16", "--restore-file", path, "--resize-positions"]
+    assert "optimizer's state for 8 positions" in refused(configure(folder, *flags))
+    build(configure(folder, *flags, "--reset-optimizer"))
+
+
+def test_other_differences_are_refused_with_resizing_too(folder: Path, path: Path) -> None:
+    flags = ["--max-positions", "16", "--finetune-from-model", path, "--resize-positions"]
+    message = refused(configure(folder, *flags, arch="tupe_a_tiny"))
+    assert ": variant tupe_r there, tupe_a here (--arch). Give" in message
+
+
+def test_fingerprint() -> None:
+    assert dictionary_fingerprint(["a", "b"]) != dictionary_fingerprint(["b", "a"])
+    assert dictionary_fingerprint(["a", "b"]) == (  # printf 'a\nb' | sha256sum
+        "7e18f737311b2dc3b2f269dd78396b0351f14fb66efa879f768cb23181883c78"
+    )

@@ -1,0 +1,75 @@
+"""What the tasks of this plugin share: the vocabulary, and a look at the checkpoint they start from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq.data import Dictionary
+from fairseq.tasks import FairseqTask
+from omegaconf import OmegaConf
+
+from .blocks import adjust_iterator
+from .restoring import VOCABULARY, check_start, find_start
+from .vocabulary import MASK, dictionary_fingerprint
+
+
+class TupeTask(FairseqTask):
+    """A task whose checkpoints know their vocabulary."""
+
+    def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
+        super().__init__(cfg)
+        self.dictionary = dictionary
+        self.mask_idx = dictionary.add_symbol(MASK)  # behind the last piece, in every task
+        self.fingerprint = dictionary_fingerprint(dictionary.symbols)
+        self.state.merge_state_dict({VOCABULARY: self.fingerprint})  # fairseq keeps it in checkpoints
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Called by fairseq-validate, and wherever fairseq makes a task from a checkpoint.
+
+        Raises:
+            ValueError: the checkpoint was trained with another vocabulary.
+        """
+        if state_dict.get(VOCABULARY, self.fingerprint) != self.fingerprint:
+            raise ValueError(
+                f"the checkpoint was trained with another vocabulary than that of {self.cfg.data}; "
+                "name a data folder that was prepared with its own"
+            )
+        super().load_state_dict(state_dict)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Builds the model; where a training is about to start, looks at the checkpoint it starts from.
+
+        Raises:
+            FileNotFoundError: that does not exist.
+            ValueError: it does not fit.
+        """
+        model = super().build_model(cfg, from_checkpoint)
+        whole = whole_config(cfg)
+        if "checkpoint" in whole and not from_checkpoint:
+            start = find_start(whole["checkpoint"])
+            if start is not None:
+                check_start(start, model.cfg, len(self.dictionary), self.fingerprint)
+        return model
+
+    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's iterator, adjusted: every epoch sees its own data, and the end is clean."""
+        return adjust_iterator(super().get_batch_iterator(*args, **kwargs))
+
+    def max_positions(self) -> int:
+        """Longest row of a batch in tokens."""
+        return self.cfg.tokens_per_sample
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        """The vocabulary; ``<mask>`` is its last symbol."""
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        """The same vocabulary."""
+        return self.dictionary
+
+
+def whole_config(cfg: Any) -> Any:
+    """fairseq's whole configuration; it passes the model's part, which knows the whole it is part of."""
+    return cfg._get_root() if OmegaConf.is_config(cfg) else {}
