@@ -50,8 +50,7 @@ def fresh_meters() -> Iterator[None]:
     metrics.reset()
 
 
-@pytest.fixture
-def uncast(monkeypatch: pytest.MonkeyPatch) -> None:
+def remove_casts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes fairseq's casts to float32 out of a float64 run, as the authors' were out of theirs.
 
     They are in the log-softmax of its masked LM criterion, in the norm that it clips by, and in the number of
@@ -92,6 +91,15 @@ def close(actual: Any, expected: Any, tolerance: tuple[float, float], what: str)
     np.testing.assert_allclose(actual, expected, atol=absolute, rtol=relative, err_msg=what)
 
 
+def check_weights(
+    trainer: Trainer, expected: dict[str, np.ndarray], tolerance: tuple[float, float], when: str
+) -> None:
+    state = trainer.get_model().state_dict()
+    assert state.keys() == expected.keys()
+    for key, value in expected.items():
+        close(state[key], value, tolerance, f"{key} {when}")
+
+
 def check_validation(trainer: Trainer, golden: dict[str, np.ndarray], prefix: str, tolerances: dict) -> None:
     """Loss and metrics of all rows, in batches of 12 here and in a single one there."""
     tokens, label = golden["input/valid/tokens"], golden["input/valid/label"]
@@ -112,13 +120,13 @@ def test_training_is_the_authors(
     shared_data: Path,
     root: Path,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     training: str,
     variant: str,
     dtype: torch.dtype,
-    request: Any,
 ) -> None:
     if dtype == torch.float64:
-        request.getfixturevalue("uncast")
+        remove_casts(monkeypatch)
     golden, stored = load(shared_data, f"{training}_{variant}")
     tolerances, prefix = TOLERANCES[dtype], f"expected/{'f64' if dtype == torch.float64 else 'f32'}/"
     start = weights(golden, "param/")
@@ -135,12 +143,8 @@ def test_training_is_the_authors(
         assert meters["loss"].count == golden["expected/sample_size"][u]
         for name, value in (("loss_sum", meters["loss"].sum * unit), ("grad_norm", meters["gnorm"].val)):
             close(value, golden[prefix + name][u], tolerances[name], f"{name} of update {u + 1}")
-        expected = weights(golden, f"{prefix}param_after_{u + 1}/")
-        if expected:
-            state = trainer.get_model().state_dict()
-            assert state.keys() == expected.keys()
-            for key, value in expected.items():
-                close(state[key], value, tolerances["weights"], f"{key} after update {u + 1}")
+        if expected := weights(golden, f"{prefix}param_after_{u + 1}/"):
+            check_weights(trainer, expected, tolerances["weights"], f"after update {u + 1}")
             compared.append(u + 1)
     assert compared == [1, 2, 10, stored["updates"]]
     assert trainer.get_lr() == golden["expected/lr_after_last"]
