@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import tiny_glue
 import torch
-from commands import run
+from commands import attempt, run
 from matplotlib.image import imread
+from tiny_model import RunsCode
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from tupe_fairseq.plots import read_curve
+from tupe_fairseq.variants import VARIANTS
 from tupe_fairseq.word_order import python_documents
 
 pytestmark = pytest.mark.slow
@@ -215,6 +218,71 @@ def test_two_processes_train_one_model(
     assert losses(two).keys() == losses(one).keys()
     for update, loss in losses(one).items():
         assert losses(two)[update] == pytest.approx(loss, abs=1.1e-3), "three decimals are printed"
+
+
+@pytest.fixture(scope="module")
+def glue_bin(folder: Path, corpus: Path) -> Path:
+    """RTE, 40 rows to train on, most of them longer than 32 pieces, not all longer than 64."""
+    tiny_glue.make_rte(folder, corpus, words=12)
+    return folder / "bin"
+
+
+def finetune(root: Path, folder: Path, checkpoint: Path, save_dir: str, *given: str) -> str:
+    script = root / "scripts" / "finetune_glue.sh"
+    schedule = ("--max-epoch", "2", "--batch-size", "10", "--log-interval", "1", "--num-workers", "0")
+    return run("bash", script, "RTE", folder / "bin", checkpoint, save_dir, *schedule, *given, cwd=folder)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_trains(variant: str, folder: Path, root: Path, corpus: Path, glue_bin: Path) -> None:
+    command = ("bash", root / "scripts" / "pretrain.sh", "corpus", variant)
+    given = flags(max_update="20", total_num_update="20")
+    by_update = losses(run(*command, *given, cwd=folder, ARCH=f"{variant}_tiny"))
+    assert sorted(by_update) == list(range(1, 21))
+    assert by_update[20] < by_update[1] - 0.5
+    output = finetune(root, folder, folder / variant / "checkpoint_last.pt", f"{variant}-rte", "--no-save")
+    assert len(losses(output)) == 8
+    assert len(re.findall(r"\| valid \|.*accuracy", output)) == 2
+
+
+def test_finetuning_at_twice_the_length(
+    folder: Path, root: Path, pretrained: tuple[Path, str], glue_bin: Path
+) -> None:
+    checkpoint = pretrained[0] / "checkpoint_last.pt"
+    given = ("--max-positions", "64", "--resize-positions")
+    output = finetune(root, folder, checkpoint, "longer", *given)
+    assert "32 positions in the checkpoint, 64 here; its rows are interpolated" in output
+    cut = re.findall(r"train: 40 rows, (\d+) .* cut to (\d+) tokens", output)
+    cut += re.findall(
+        r"train: 40 rows, (\d+) .* cut to (\d+) tokens", finetune(root, folder, checkpoint, "cut")
+    )
+    assert [tokens for _, tokens in cut] == ["64", "32"]
+    assert int(cut[0][0]) < int(cut[1][0])
+    again = finetune(root, folder, checkpoint, "longer", *given, "--max-epoch", "3")
+    assert "Loaded checkpoint longer/checkpoint_last.pt" in again
+    assert sorted(losses(again)) == list(range(9, 13))
+
+
+@pytest.mark.parametrize("way", ["--restore-file", "--finetune-from-model", "resume"])
+def test_what_does_not_fit_is_one_sentence(
+    way: str, folder: Path, root: Path, pretrained: tuple[Path, str], tmp_path: Path
+) -> None:
+    """A checkpoint of another variant, and one that would run a command."""
+    witness = tmp_path / "it-ran"
+    torch.save({"model": RunsCode(f"touch {witness}")}, tmp_path / "hostile.pt")
+    command = ("bash", root / "scripts" / "pretrain.sh", "corpus")
+    sources = (pretrained[0] / "checkpoint_last.pt", tmp_path / "hostile.pt")
+    sentences = ("variant tupe_r there, bert_a here (--arch)", "was not loaded: it names posix.system")
+    for i, (source, sentence) in enumerate(zip(sources, sentences)):
+        save_dir, given = tmp_path / str(i), [way, source]
+        if way == "resume":
+            save_dir.mkdir()
+            shutil.copy(source, save_dir / "checkpoint_last.pt")
+            given = []
+        failed = attempt(*command, save_dir, *flags(), *given, cwd=folder, ARCH="bert_a_tiny")
+        assert failed.returncode == 1
+        assert sentence in failed.stdout.splitlines()[-1]
+    assert not witness.exists()
 
 
 def test_quickstart(folder: Path, root: Path, tmp_path: Path) -> None:
