@@ -8,14 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import reference
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from tiny_model import checkpoint, small
+from tiny_model import VOCAB, checkpoint, small
 from torch.utils.tensorboard import SummaryWriter
 
 from tupe_fairseq import plots
+from tupe_fairseq.variants import VARIANTS
 
 
 def log(run: Path, subset: str, values: dict[int, float], key: str = "loss") -> Path:
@@ -24,6 +26,9 @@ def log(run: Path, subset: str, values: dict[int, float], key: str = "loss") -> 
         for step, value in values.items():
             writer.add_scalar(key, value, step)
     return run
+
+
+FOUR = ["word to word", "word to position", "position to word", "position to position"]
 
 
 @pytest.fixture
@@ -69,12 +74,61 @@ def test_missing_curves_are_named(tmp_path: Path) -> None:
         plots.read_curve(log(tmp_path, "valid", {1: 2.0}, key="ppl"))
 
 
-@pytest.mark.parametrize("length", [None, 1, 5])
-def test_position_bias_is_the_models(path: Path, length: int | None) -> None:
-    expected = small().encoder.position_bias(length or 12).bias.detach().numpy()
-    bias = plots.position_bias(path, length)
-    assert bias.dtype == np.float64
-    np.testing.assert_array_equal(bias, expected)
+@pytest.mark.parametrize("length", [1, 5, 12])
+def test_position_terms_are_the_models(length: int) -> None:
+    model = small()
+    terms = plots.position_terms(model, length)
+    assert terms.dtype == np.float64
+    np.testing.assert_array_equal(terms, model.encoder.position_bias(length).bias.detach().numpy())
+
+
+def test_position_terms_of_cross_terms_are_those_without_words() -> None:
+    model = small(variant="bert_a_d").double()
+    p = {key: value.numpy() for key, value in model.encoder.position_bias.state_dict().items()}
+    expected = reference.position_logits("bert_a_d", 5, p, heads=2, width=16)
+    np.testing.assert_allclose(plots.position_terms(model, 5), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", ["bert_a", "bert_r"])
+def test_the_four_terms_add_up_to_the_logits(variant: str) -> None:
+    """Where no bias adds products of its own."""
+    model = small(variant=variant).double()
+    torch.nn.init.normal_(model.encoder.embed_layer_norm.weight)
+    terms = plots.input_correlations(model, 9, sentences=3)
+    assert list(terms) == FOUR
+    tokens = torch.randint(4, VOCAB - 1, (3, 9), generator=torch.Generator().manual_seed(1))
+    tokens[:, 0] = 0
+    inputs = []
+    model.encoder.layers[0].register_forward_hook(lambda module, args, out: inputs.append(args[0]))
+    model.eval()(tokens)
+    w_q, w_k, _ = model.encoder.layers[0].self_attn.in_proj.weight.detach().split(16)
+    logits = (inputs[0] @ w_q.T).detach() @ (inputs[0] @ w_k.T).detach().transpose(1, 2) / 8**0.5
+    np.testing.assert_allclose(sum(terms.values()), logits.mean(dim=0) / 2, rtol=0, atol=1e-12)
+
+
+def test_the_four_terms_tell_words_from_positions() -> None:
+    model = small(variant="bert_a")
+    torch.nn.init.zeros_(model.encoder.embed_positions.weight)
+    terms = plots.input_correlations(model, 9)
+    assert [bool(term.any()) for term in terms.values()] == [True, False, False, False]
+    torch.nn.init.normal_(model.encoder.embed_positions.weight)
+    torch.nn.init.zeros_(model.encoder.embed_tokens.weight)
+    terms = plots.input_correlations(model, 9)
+    assert [bool(term.any()) for term in terms.values()] == [False, False, False, True]
+
+
+PANELS = {"bert_a": FOUR, "bert_r": [*FOUR, "head 1", "head 2"]}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_is_drawn(variant: str, tmp_path: Path, figures: list[Figure]) -> None:
+    torch.save(checkpoint(small(variant=variant)), tmp_path / "checkpoint.pt")
+    plots.plot_positions(str(tmp_path / "checkpoint.pt"), str(tmp_path / "positions.png"))
+    assert_a_picture(tmp_path / "positions.png")
+    drawn = [axes for axes in figures[0].axes if axes.get_images()]
+    assert [axes.get_title() for axes in drawn] == PANELS.get(variant, ["head 1", "head 2"])
+    assert figures[0].get_suptitle().startswith(f"{variant}: ")
+    assert len({axes.get_images()[0].get_clim() for axes in drawn}) == 1, "one scale"
 
 
 def test_positions_are_drawn(

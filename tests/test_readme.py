@@ -14,9 +14,10 @@ from fairseq.options import get_training_parser, parse_args_and_arch
 from tupe_fairseq.config import SIZES, TupeConfig, architectures
 from tupe_fairseq.glue import TASKS
 from tupe_fairseq.model import TupeModel
+from tupe_fairseq.positional import reset_cls
 from tupe_fairseq.variants import VARIANTS
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "ATTRIBUTION.md", "data/README.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "ATTRIBUTION.md", "data/README.md", "docs/thetas.md")
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,17 @@ def test_options_are_named(readme: str) -> None:
     for name in TupeConfig.__dataclass_fields__:
         if name not in ("_name", "variant"):
             assert f"`--{name.replace('_', '-')}`" in readme, name
+
+
+def test_matrix_of_thetas_is_what_the_code_does(root: Path) -> None:
+    """Every entry stands for a number of its own, which the reset moves about."""
+    text = (root / "docs/thetas.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^(?:query i)? +(\d) {5,}((?:(?:θ\d|v\d\d) *){8})", text, re.MULTILINE)
+    assert [int(i) for i, _ in rows] == list(range(8))
+    number = {"θ": -1, "v": 1}
+    drawn = [[number[entry[0]] * int(entry[1:]) for entry in row.split()] for _, row in rows]
+    positions = torch.tensor([[10 * i + j for j in range(8)] for i in range(8)])
+    assert drawn == reset_cls(positions[None], torch.tensor([-1]), torch.tensor([-2]))[0].tolist()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -16,9 +16,12 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from . import checkpoints
+from .model import TupeModel, load_model
+from .vocabulary import BOS, SPECIALS
 
 
 def has_curve(run: str | Path, subset: str) -> bool:
@@ -75,37 +78,92 @@ def plot_curves(runs: list[str], out: str, unigram_bits: float | None = None) ->
     plt.close(figure)
 
 
-def position_bias(checkpoint: str | Path, length: int | None = None) -> np.ndarray:
-    """The position bias that a checkpoint's layers receive: (H, T, T), T the longest length by default."""
-    from .model import load_model
+def position_terms(model: TupeModel, length: int) -> np.ndarray:
+    """What positions alone add to the logits of every layer: (H, T, T) for T = `length`."""
+    terms = model.encoder.position_bias(length)
+    bias = terms.bias
+    if bias is None:  # of BERT-A^d: its products of positions with positions
+        bias = terms.query * model.encoder.cfg.scale @ terms.key.transpose(1, 2)
+    return bias.detach().double().numpy()
 
-    model = load_model(checkpoints.load(checkpoint))
-    return model.encoder.position_bias(length or model.max_positions()).bias.detach().double().numpy()
+
+def input_correlations(model: TupeModel, length: int, sentences: int = 64) -> dict[str, np.ndarray]:
+    """The four terms of the first layer's logits where positions are added to the words (equation 6).
+
+    The LayerNorm in between is linear but for the standard deviation that it divides by, and that is known.
+    So the terms add up to the logits, but for products with its bias and the projections' that are left out.
+
+    Args:
+        model: of a variant with positions at the input.
+        length: T.
+        sentences: of `<s>` and random pieces, over which the terms are averaged.
+
+    Returns:
+        Term by name: (T, T), the mean over heads and sentences.
+    """
+    encoder, norm = model.encoder, model.encoder.embed_layer_norm
+    assert encoder.embed_positions is not None
+    generator = torch.Generator().manual_seed(1)
+    first, last = len(SPECIALS), encoder.cfg.vocab_size - 1  # <mask> is the last
+    tokens = torch.randint(first, last, (sentences, length), generator=generator)
+    tokens[:, 0] = BOS
+    with torch.no_grad():
+        word, position = encoder.embed_tokens(tokens), encoder.embed_positions.weight[:length]
+        deviation = ((word + position).var(dim=-1, correction=0, keepdim=True) + norm.eps).sqrt()  # (B, T, 1)
+        w_q, w_k, _ = encoder.state_dict()["layers.0.self_attn.in_proj.weight"].chunk(3)
+        parts = {}
+        for name, part in (("word", word), ("position", position)):
+            normed = (part - part.mean(dim=-1, keepdim=True)) / deviation * norm.weight  # (B, T, D)
+            parts[name] = normed @ w_q.T, normed @ w_k.T
+        scale = encoder.cfg.scale / encoder.cfg.num_heads  # a product over all of D is the sum over heads
+        return {
+            f"{one} to {other}": (parts[one][0] * scale @ parts[other][1].transpose(1, 2)).mean(dim=0).numpy()
+            for one in parts
+            for other in parts
+        }
 
 
 def plot_positions(checkpoint: str, out: str) -> None:
-    """The position bias of every head on one colour scale (compare figure 6 of the paper)."""
-    bias = position_bias(checkpoint)
-    heads, length, _ = bias.shape
-    columns = min(heads, 4)
-    rows = math.ceil(heads / columns)
+    """What a checkpoint's positions do to the attention logits, as matrices on one colour scale.
+
+    Each head's position term (figure 6 of the paper); where positions are added at the input, the four terms
+    of the first layer, as means over its heads (figure 2).
+    """
+    model = load_model(checkpoints.load(checkpoint))
+    length, variant = model.max_positions(), model.encoder.cfg.variant
+    panels: dict[str, np.ndarray] = {}
+    if variant.at_input:
+        panels |= input_correlations(model, length)
+    if variant.untied or variant.relative:
+        terms = position_terms(model, length)
+        panels |= {f"head {head}": term for head, term in enumerate(terms, start=1)}
+    what = "terms of the first layer's logits" if variant.at_input else "position term of each head"
+    if variant.at_input and variant.relative:
+        what = f"{what}, and relative bias of each head"
+    cls = "untied" if variant.reset else "a position like others"
+    draw_matrices(panels, f"{model.cfg.variant}: {what}\nrow and column 0 are [CLS], {cls}", out)
+
+
+def draw_matrices(panels: dict[str, np.ndarray], title: str, out: str) -> None:
+    """Matrices (T, T) of attention logits side by side, four in a row, on one colour scale around 0."""
+    columns = min(len(panels), 4)
+    rows = math.ceil(len(panels) / columns)
     figure, grid = plt.subplots(
         rows, columns, figsize=(1.4 + 2.8 * columns, 0.6 + 3 * rows), layout="constrained", squeeze=False
     )
-    limit = np.abs(bias).max()
-    for axes in grid.flat[heads:]:
+    limit = max(np.abs(panel).max() for panel in panels.values())
+    for axes in grid.flat[len(panels) :]:
         axes.axis("off")
-    for head, axes in enumerate(grid.flat[:heads]):
-        image = axes.imshow(bias[head], cmap="RdBu_r", vmin=-limit, vmax=limit)
-        axes.set_title(f"head {head + 1}")
-        axes.set_xticks([0, length // 2, length - 1])
-        axes.set_yticks([0, length // 2, length - 1])
+    for axes, (name, panel) in zip(grid.flat, panels.items()):
+        image = axes.imshow(panel, cmap="RdBu_r", vmin=-limit, vmax=limit)
+        ticks = sorted({0, len(panel) // 2, len(panel) - 1})
+        axes.set(title=name, xticks=ticks, yticks=ticks)
     for axes in grid[-1]:
         axes.set_xlabel("key position")
     for axes in grid[:, 0]:
         axes.set_ylabel("query position")
     figure.colorbar(image, ax=grid, shrink=0.8, label="added to the attention logit")
-    figure.suptitle("Position bias of each head; row and column 0 are [CLS]")
+    figure.suptitle(title)
     figure.savefig(out, dpi=150)
     plt.close(figure)
 
@@ -114,7 +172,7 @@ def main() -> None:
     """Command line; see the module's text."""
     parser = argparse.ArgumentParser(prog="python -m tupe_fairseq.plots", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    positions = commands.add_parser("positions", help="position bias of every head")
+    positions = commands.add_parser("positions", help="what positions do to the attention logits")
     positions.add_argument("checkpoint")
     positions.add_argument("out")
     curves = commands.add_parser("curves", help="loss against updates")
