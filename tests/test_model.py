@@ -160,7 +160,7 @@ def test_a_checkpoint_may_lack_a_sentence_head_and_nothing_else(caplog: pytest.L
     fresh = model.classification_heads["head"].out_proj.weight.clone()
     model.load_state_dict(pretrained.state_dict())
     assert torch.equal(model.classification_heads["head"].out_proj.weight, fresh)
-    assert "starts from fresh weights: classification_heads.head.out_proj.weight" in caplog.text
+    assert "sentence head head: fresh weights, as the checkpoint has none of that name" in caplog.text
 
     state = pretrained.state_dict()
     del state["encoder.layers.1.fc1.weight"]
@@ -168,18 +168,29 @@ def test_a_checkpoint_may_lack_a_sentence_head_and_nothing_else(caplog: pytest.L
         model.load_state_dict(state)
 
 
-def test_a_head_of_another_task_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    finetuned, three, other = small(), small(), small()
-    finetuned.register_classification_head("head", 2)
-    three.register_classification_head("head", 3)
-    three.load_state_dict(finetuned.state_dict())
-    assert "left out of the checkpoint" in caplog.text
-    assert "classification_heads.head.out_proj.weight" in caplog.text
-    assert torch.equal(
-        three.classification_heads["head"].dense.weight, finetuned.classification_heads["head"].dense.weight
-    )
-    other.load_state_dict(finetuned.state_dict())
-    assert not any("classification_heads" in key for key in other.state_dict())
+def test_a_head_of_another_task(caplog: pytest.LogCaptureFixture) -> None:
+    """Taken as a whole or not at all, and the log says which."""
+    caplog.set_level(logging.INFO)
+    finetuned, same, three, none = small(), small(), small(), small()
+    for model, classes in ((finetuned, 2), (same, 2), (three, 3)):
+        torch.manual_seed(classes)
+        model.register_classification_head("head", classes)
+        torch.nn.init.normal_(model.classification_heads["head"].dense.weight)
+    torch.nn.init.normal_(same.classification_heads["head"].dense.weight)
+    expected = {key: value.clone() for key, value in three.classification_heads.state_dict().items()}
+    for model, message in (
+        (same, "sentence head head: from the checkpoint"),
+        (three, "sentence head head: fresh weights, as the checkpoint has other shapes"),
+        (none, "the checkpoint's sentence head head is left out, as this model has none"),
+    ):
+        caplog.clear()
+        model.load_state_dict(finetuned.state_dict())
+        assert caplog.messages == [message]
+    for key, value in three.classification_heads.state_dict().items():
+        assert torch.equal(value, expected[key]), key
+    for key, value in same.classification_heads.state_dict().items():
+        assert torch.equal(value, finetuned.classification_heads.state_dict()[key]), key
+    assert not any("classification_heads" in key for key in none.state_dict())
 
 
 def test_the_head_reads_the_first_token() -> None:

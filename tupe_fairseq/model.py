@@ -131,22 +131,33 @@ class TupeModel(BaseFairseqModel):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Lets a checkpoint start a model with other sentence heads, and the log says so.
 
-        A head that the checkpoint lacks, or has in another shape, keeps its fresh weights; one that the model
+        A head that the checkpoint lacks, or has in other shapes, keeps its fresh weights; one that the model
         lacks is left out. With --resize-positions, position tables of another length are made to fit. Nothing
         else may be missing or left over, or have another shape.
         """
         super().upgrade_state_dict_named(state_dict, name)
+        prefix = f"{name}." if name else ""
         if self.cfg.resize_positions:
-            self._resize_positions(state_dict, f"{name}.encoder." if name else "encoder.")
-        prefix = f"{name}.classification_heads." if name else "classification_heads."
-        own = {prefix + key: value for key, value in self.classification_heads.state_dict().items()}
+            self._resize_positions(state_dict, f"{prefix}encoder.")
+        self._fit_heads(state_dict, f"{prefix}classification_heads.")
+
+    def _fit_heads(self, state_dict: dict[str, Tensor], prefix: str) -> None:
+        own = {head: module.state_dict() for head, module in self.classification_heads.items()}
+        theirs: dict[str, dict[str, Tensor]] = {head: {} for head in own}
         for key in [key for key in state_dict if key.startswith(prefix)]:
-            if key not in own or own[key].shape != state_dict[key].shape:
-                logger.warning("left out of the checkpoint, as this model has no such sentence head: %s", key)
-                del state_dict[key]
-        for key in own.keys() - state_dict.keys():
-            logger.info("not in the checkpoint, so it starts from fresh weights: %s", key)
-            state_dict[key] = own[key]
+            head, _, weight = key.removeprefix(prefix).partition(".")
+            theirs.setdefault(head, {})[weight] = state_dict.pop(key)
+        for head, weights in theirs.items():
+            if head not in own:
+                logger.warning("the checkpoint's sentence head %s is left out, as this model has none", head)
+                continue
+            if shapes(weights) == shapes(own[head]):
+                logger.info("sentence head %s: from the checkpoint", head)
+            else:
+                why = "other shapes" if weights else "none of that name"
+                logger.warning("sentence head %s: fresh weights, as the checkpoint has %s", head, why)
+                weights = own[head]
+            state_dict.update({f"{prefix}{head}.{weight}": value for weight, value in weights.items()})
 
     def _resize_positions(self, state_dict: dict[str, Tensor], prefix: str) -> None:
         for table, reset in self.encoder.position_tables().items():
@@ -158,6 +169,11 @@ class TupeModel(BaseFairseqModel):
                     *(table, there, here, "cut" if here < there else "interpolated"),
                 )
                 state_dict[prefix + table] = resize_positions(rows, here, reset)
+
+
+def shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
+    """The shape of each weight, by name."""
+    return {name: weight.shape for name, weight in weights.items()}
 
 
 def load_model(state: dict[str, Any]) -> TupeModel:
