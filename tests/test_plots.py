@@ -153,14 +153,24 @@ def test_curves_are_drawn(tmp_path: Path, figures: list[Figure], monkeypatch: py
     monkeypatch.setattr(sys, "argv", ["plots", "curves", str(one), str(two), "-o", str(out)])
     plots.main()
     assert_a_picture(out)
-    lines = {line.get_label(): line.get_xydata().tolist() for line in figures[0].axes[0].get_lines()}
     training, validation = [[1, 9], [2, 7], [3, 6]], [[2, 7.5], [3, 6.5]]
-    assert lines == {
-        "one: training": training,
-        "one: validation": validation,
-        "two: training": training,
-        "two: validation": validation,
-    }
+    lines = figures[0].axes[0].get_lines()
+    assert [line.get_xydata().tolist() for line in lines] == [training, validation] * 2
+    legend = [text.get_text() for text in figures[0].axes[0].get_legend().get_texts()]
+    assert legend == ["one", "two"]
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path, figures: list[Figure]) -> None:
+    runs = [str(log(tmp_path / folder / "run", "valid", {1: 2.0})) for folder in ("a", "b")]
+    plots.plot_curves(runs, str(tmp_path / "curves.png"))
+    assert [text.get_text() for text in figures[0].axes[0].get_legend().get_texts()] == runs
+
+
+def test_one_run(tmp_path: Path, figures: list[Figure]) -> None:
+    run = log(log(tmp_path, "train_inner", {1: 9.0}), "valid", {1: 2.0})
+    plots.plot_curves([str(run)], str(tmp_path / "curves.png"))
+    legend = [text.get_text() for text in figures[0].axes[0].get_legend().get_texts()]
+    assert legend == ["training", "validation"]
 
 
 def test_the_unigram_level_is_drawn(tmp_path: Path, figures: list[Figure]) -> None:

@@ -51,13 +51,19 @@ def read_curve(run: str | Path, subset: str = "valid", key: str = "loss") -> tup
 
 
 def plot_curves(runs: list[str], out: str, unigram_bits: float | None = None) -> None:
-    """Loss against updates of one or several runs; unigram_bits is drawn as a level to compare with."""
+    """Loss against updates of one or several runs; unigram_bits is drawn as a level to compare with.
+
+    Several runs (as in figure 5a of the paper) are named by their folders.
+    """
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    names = [Path(run).name for run in runs]
+    if len(set(names)) < len(runs):
+        names = runs
     for i, run in enumerate(runs):
-        name = f"{Path(run).name}: " if len(runs) > 1 else ""
+        training, validation = ("training", "validation") if len(runs) == 1 else (None, names[i])
         if has_curve(run, "train_inner"):  # not of a run shorter than its --log-interval
-            axes.plot(*read_curve(run, "train_inner"), color=f"C{i}", alpha=0.35, label=f"{name}training")
-        axes.plot(*read_curve(run), color=f"C{i}", marker="o", markersize=3, label=f"{name}validation")
+            axes.plot(*read_curve(run, "train_inner"), color=f"C{i}", alpha=0.35, label=training)
+        axes.plot(*read_curve(run), color=f"C{i}", marker="o", markersize=3, label=validation)
     if unigram_bits is not None:
         axes.axhline(unigram_bits, color="0.4", linestyle="--", linewidth=1)
         axes.annotate(
@@ -69,7 +75,8 @@ def plot_curves(runs: list[str], out: str, unigram_bits: float | None = None) ->
             ha="right",
             color="0.3",
         )
-    axes.set(title="Loss", xlabel="update", ylabel="bits a target (regression: squared error)")
+    title = "Loss" if len(runs) == 1 else "Validation loss (faint: training)"
+    axes.set(title=title, xlabel="update", ylabel="bits a target (regression: squared error)")
     if unigram_bits is not None:
         axes.set(title="Masked language modelling", ylabel="loss (bits a masked token)")
     axes.grid(alpha=0.3)
