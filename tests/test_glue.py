@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tiny_glue
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from tupe_fairseq import glue_flags
-from tupe_fairseq.glue import TASKS, PreparedTask, Row, read_rows
+from tupe_fairseq.glue import TASKS, PreparedTask, labelled
 from tupe_fairseq.glue_data import choose, main, prepare
+from tupe_fairseq.glue_rows import Row, find_file, read_rows
+from tupe_fairseq.sentence_criterion import METRICS
 from tupe_fairseq.vocabulary import EOS, UNK, Vocabulary, dictionary_fingerprint
 
 COLA, RTE, STSB = TASKS["CoLA"], TASKS["RTE"], TASKS["STS-B"]
-# What the data of gluebenchmark.com have: rows of train, dev and test.
-PUBLISHED = {"CoLA": (8551, 1043, 1063), "RTE": (2490, 277, 3000), "STS-B": (5749, 1500, 1379)}
+# Rows of train, dev and test in the complete files of the real data.
+PUBLISHED = {
+    "CoLA": (8551, 1043, 1063),
+    "SST-2": (67349, 872, 1821),
+    "MRPC": (3668, 408, 1725),
+    "STS-B": (5749, 1500, 1379),
+    "RTE": (2490, 277, 3000),
+    "WNLI": (635, 71, 146),
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +39,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def real(shared_data: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """GLUE_BIN of the real files."""
     out = tmp_path_factory.mktemp("real")
-    for name in PUBLISHED:
+    for name in ("CoLA", "RTE", "STS-B", "MRPC", "WNLI", "AX"):
         prepare(TASKS[name], shared_data / "glue", corpus, out)
     return out
 
 
 def rows(folder: Path, split: str = "valid", task: str = "RTE") -> list[Row]:
-    return list(read_rows(folder, TASKS[task], split))
+    path = find_file(folder, TASKS[task], split)
+    assert path is not None
+    return list(read_rows(path, TASKS[task], split))
 
 
 def write(folder: Path, content: str | bytes, name: str = "RTE/dev.tsv") -> Path:
@@ -127,7 +136,7 @@ def test_faults_are_named_by_line(tmp_path: Path, shared_data: Path, line: int) 
         (b"index\tsentence1\tlabel\n", "line 1: the header has no column 'sentence2' but index, "),
         (HEADER + b"0\ta\tb\t\n", "line 2: the label is missing"),
         (HEADER + b"0\ta\tb\tentailment \n", "line 2: label 'entailment ' is none of"),
-        (HEADER + b"0\t\xe9\tb\tentailment\n", r"dev\.tsv, line 2 is not UTF-8"),
+        (HEADER + b"0\t\xe9\tb\tentailment\n", r"dev\.tsv, line 2: not UTF-8"),
     ],
 )
 def test_other_faults(tmp_path: Path, content: bytes, message: str) -> None:
@@ -142,15 +151,67 @@ def test_scores_are_numbers_from_0_to_5(tmp_path: Path, score: str) -> None:
         rows(tmp_path, task="STS-B")
 
 
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no file .*RTE/dev\.tsv, which has the valid rows of RTE"):
-        rows(tmp_path)
+def test_rows_of_real_pairs(shared_data: Path) -> None:
+    """A row of each remaining task, as it stands in the file."""
+    folder = shared_data / "glue"
+    assert rows(folder, "valid", "SST-2")[0] == (("it 's a charming and often affecting journey . ",), "1")
+    first, second = rows(folder, "train", "MRPC")[0].texts
+    assert first.startswith("Amrozi accused his brother") and second.startswith("Referring to him as only")
+    assert rows(folder, "train", "QQP")[0] == (
+        ("Can I develope mobile apps with c++?", "How can I develop mobile apps with C++?"),
+        "1",
+    )
+    assert rows(folder, "valid", "QNLI")[0].label == "entailment"
+    assert rows(folder, "valid", "WNLI")[0][0][1] == "The hair has to be cleaned."
+    cat = ("The cat sat on the mat.", "The cat did not sit on the mat.")
+    assert rows(folder, "test", "AX")[0] == (cat, None)
+    mnli = rows(folder, "train", "MNLI")
+    assert len(mnli) == 480
+    assert {row.label for row in mnli} == set(TASKS["MNLI"].labels)
+    assert [len(rows(folder, "train", name)) for name in ("QQP", "QNLI")] == [320, 320]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_table(name: str) -> None:
+    task = TASKS[name]
+    for split, row in task.splits.items():
+        assert (row.submission is None) == labelled(split)
+    assert set(task.metrics) <= set(METRICS)
+    assert task.name == name and len({*task.labels}) == len(task.labels) and len(task.inputs) in (1, 2)
+    if task.model is None:
+        assert {"train", "valid", "test"} <= task.splits.keys() and task.metrics and task.epochs
+    else:
+        assert task.labels == TASKS[task.model].labels and list(task.splits) == ["test"]
+
+
+def test_epochs_are_the_papers() -> None:
+    assert {name for name, task in TASKS.items() if task.epochs == 5} == {"MNLI", "QQP", "QNLI"}
+    assert {task.epochs for task in TASKS.values()} == {10, 5, 0}
+
+
+def test_files_of_the_leaderboard() -> None:
+    names = [row.submission for task in TASKS.values() for row in task.splits.values() if row.submission]
+    assert sorted(names) == [
+        *("AX.tsv", "CoLA.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "MRPC.tsv", "QNLI.tsv", "QQP.tsv", "RTE.tsv"),
+        *("SST-2.tsv", "STS-B.tsv", "WNLI.tsv"),
+    ]
+
+
+def test_which_file(tmp_path: Path) -> None:
+    write(tmp_path, "", "RTE/train_sample.tsv")
+    assert find_file(tmp_path, RTE, "train") == tmp_path / "RTE/train_sample.tsv"
+    write(tmp_path, "", "RTE/train.tsv")
+    assert find_file(tmp_path, RTE, "train") == tmp_path / "RTE/train.tsv"
+    assert find_file(tmp_path, RTE, "valid") is None
+    for number in "12":
+        write(tmp_path, "", f"MRPC/train_sample{number}.tsv")
+    assert find_file(tmp_path, TASKS["MRPC"], "train") is None
 
 
 # Preparing
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", PUBLISHED.keys() - {"SST-2"})
 def test_prepared_files_agree(real: Path, name: str) -> None:
     task = TASKS[name]
     prepared = PreparedTask.load(real / name)
@@ -164,7 +225,7 @@ def test_prepared_files_agree(real: Path, name: str) -> None:
             assert not labels.exists()
         else:
             assert len(labels.read_text().splitlines()) == count
-    assert (real / name / "input1").exists() == (name != "CoLA")
+    assert (real / name / "input1").exists() == (len(task.inputs) == 2)
 
 
 def test_prepared_text(real: Path, corpus: Path, shared_data: Path) -> None:
@@ -227,11 +288,68 @@ def test_again_replaces_and_a_failure_keeps_the_old(tmp_path: Path, corpus: Path
     tiny_glue.make_rte(tmp_path, corpus, valid=5)
     assert PreparedTask.load(folder).rows["valid"] == 5
     assert not (folder / "stale").exists()
-    (tmp_path / "glue/RTE/test.tsv").unlink()
-    with pytest.raises(FileNotFoundError, match=r"test\.tsv"):
+    write(tmp_path / "glue", "index\n", "RTE/test.tsv")
+    with pytest.raises(ValueError, match=r"test\.tsv"):
         prepare(RTE, tmp_path / "glue", corpus, tmp_path / "bin")
     assert PreparedTask.load(folder).rows["valid"] == 5
     assert [p.name for p in (tmp_path / "bin").iterdir()] == ["RTE"]
+
+
+def test_splits_that_are_missing_are_said(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture
+) -> None:
+    glue = tmp_path / "glue"
+    tiny_glue.write_tsv(glue / "RTE/train_native_sample.tsv", tiny_glue.rte_rows(4))
+    prepare(RTE, glue, corpus, tmp_path / "bin")
+    out = capsys.readouterr().out
+    assert "warning: train_native_sample.tsv has 4 rows where GLUE's has 2,490" in out
+    for split, name in (("valid", "dev"), ("test", "test")):
+        assert f"warning: no {glue}/RTE/{name}.tsv, so there are no {split} rows" in out
+    assert PreparedTask.load(tmp_path / "bin/RTE").rows == {"train": 4}
+    with pytest.raises(ValueError, match=r"bin/RTE has no valid rows; GLUE_DIR lacked its dev.tsv"):
+        glue_flags.flags("RTE", tmp_path / "bin", save(tmp_path / "c.pt", 301), ["--batch-size", "8"])
+    (glue / "RTE/train_native_sample.tsv").unlink()
+    with pytest.raises(FileNotFoundError, match=r"glue/RTE has no file of RTE"):
+        prepare(RTE, glue, corpus, tmp_path / "none")
+
+
+def test_bad_rows_are_skipped_and_counted_if_asked(
+    tmp_path: Path, corpus: Path, shared_data: Path, capsys: pytest.CaptureFixture
+) -> None:
+    glue = tmp_path / "glue"
+    write(glue, (shared_data / "ugly/DERIVED_rte_dev_broken.tsv").read_bytes(), "RTE/dev.tsv")
+    good = len((shared_data / "ugly/DERIVED_rte_dev_broken.tsv").read_text().splitlines()) - 1 - len(BROKEN)
+    prepare(RTE, glue, corpus, tmp_path / "bin", on_bad_row="skip")
+    first = rf"{glue}/RTE/dev.tsv, line 6: 3 columns in place of 4"
+    assert f"warning: 4 bad rows of valid skipped, the first: {first}" in capsys.readouterr().out
+    folder = tmp_path / "bin/RTE"
+    counts = [len(MMapIndexedDataset(str(folder / f"input{i}/valid"))) for i in (0, 1)]
+    assert counts == [good, good] == [PreparedTask.load(folder).rows["valid"]] * 2
+    assert len((folder / "label/valid.label").read_text().splitlines()) == good
+    # a test row must not vanish: a prediction would be missing
+    write(glue, b"index\tsentence1\tsentence2\n0\ta\n", "RTE/test.tsv")
+    with pytest.raises(ValueError, match=r"test\.tsv, line 2: 2 columns in place of 3"):
+        prepare(RTE, glue, corpus, tmp_path / "bin", on_bad_row="skip")
+
+
+def test_malformed_rows_of_qqp_are_skipped(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """In its training rows; anywhere else they are an error."""
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    text = f"{header}0\t1\t2\ta\tb\t1\n1\t3\t4\tbroken\n2\t5\t6\tc\td\t0\n"
+    write(tmp_path, text, "QQP/train.tsv")
+    prepare(TASKS["QQP"], tmp_path, corpus, tmp_path / "bin")
+    assert "1 bad rows of train skipped, the first: " in capsys.readouterr().out
+    assert (tmp_path / "bin/QQP/label/train.label").read_text() == "1\n0\n"
+    write(tmp_path, text, "QQP/dev.tsv")
+    with pytest.raises(ValueError, match=r"dev\.tsv, line 3: 4 columns in place of 6"):
+        prepare(TASKS["QQP"], tmp_path, corpus, tmp_path / "bin")
+
+
+def test_every_task_is_prepared(real: Path) -> None:
+    assert PreparedTask.load(real / "AX").rows == {"test": 1104}
+    assert not (real / "AX" / "label").exists()
 
 
 def test_which_tasks(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -242,7 +360,7 @@ def test_which_tasks(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert choose(["STS-B"], tmp_path) == [STSB]
     with pytest.raises(FileNotFoundError, match=r"no folder .*/RTE for RTE"):
         choose(["STS-B", "RTE"], tmp_path)
-    with pytest.raises(ValueError, match="no task 'Cola'; there are CoLA, RTE"):
+    with pytest.raises(ValueError, match="no task 'Cola'; there are CoLA, SST-2, MRPC"):
         choose(["Cola"], tmp_path)
     with pytest.raises(FileNotFoundError, match="has no folder of a GLUE task"):
         choose([], tmp_path / "CoLA")
@@ -349,6 +467,7 @@ def test_flags(tmp_path: Path, corpus: Path) -> None:
         "--max-epoch": "10",
         "--total-num-update": "50",
         "--warmup-updates": "3",
+        "--valid-subset": "valid",
         "--best-checkpoint-metric": "accuracy",
     }
     assert words[-1] == "--maximize-best-checkpoint-metric"
@@ -449,13 +568,6 @@ def test_preparing_script(tmp_path: Path, root: Path, corpus: Path) -> None:
     done = script(root, "prepare_glue.sh", *options)
     assert done.returncode == 0, done.stderr
     assert PreparedTask.load(tmp_path / "bin/RTE").rows == {"train": 6, "valid": 4, "test": 2}
-
-
-def test_table_is_consistent() -> None:
-    for name, task in TASKS.items():
-        assert task.name == name and set(task.splits) <= {"train", "valid", "test"}
-        assert dataclasses.asdict(task)["metrics"], "the first metric chooses the checkpoint"
-        assert np.isfinite(task.label_scale) and len(task.inputs) in (1, 2)
 
 
 def test_raw_data_is_never_replaced(corpus: Path, tmp_path: Path) -> None:

@@ -50,8 +50,13 @@ def test_table_of_sizes(readme: str, size: str) -> None:
 def test_table_of_glue(readme: str, name: str) -> None:
     task = TASKS[name]
     labels = ", ".join(task.labels) or f"a number from 0 to {task.label_scale:g}"
-    cells = [name, {1: "one", 2: "two"}[len(task.inputs)], labels, ", ".join(task.metrics)]
-    assert f"| {' | '.join(cells)} |" in readme
+    cells = [
+        *(name, {1: "one", 2: "two"}[len(task.inputs)], labels),
+        ", ".join(task.metrics) or f"read by a model of {task.model}",
+        str(task.epochs or ""),
+        ", ".join(split.submission for split in task.splits.values() if split.submission),
+    ]
+    assert f"| {' | '.join(cells)} |".replace("|  |", "| |") in readme
 
 
 def test_options_are_named(readme: str) -> None:

@@ -17,19 +17,28 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from .glue import DESCRIPTION_FILE, KNOWN, LONGEST, TASKS, GlueTask, PreparedTask, labelled, read_rows
+from .glue import DESCRIPTION_FILE, KNOWN, LONGEST, TASKS, GlueTask, PreparedTask, labelled
+from .glue_rows import find_file, read_rows
 from .token_file import TokenFile
 from .vocabulary import DICTIONARY_FILE, EOS, MODEL_FILE, UNK, Vocabulary
 
 
-def prepare(task: GlueTask, glue_dir: Path, corpus: Path, out: Path) -> None:
-    """Makes the folder ``out/task.name`` and prints what is in it.
+def prepare(
+    task: GlueTask, glue_dir: Path, corpus: Path, out: Path, on_bad_row: Literal["error", "skip"] = "error"
+) -> None:
+    """Makes the folder ``out/task.name`` of the splits that there are, and prints what is in it.
+
+    Args:
+        on_bad_row: what to do with a line that is not what the table says. One without which a prediction
+            would be missing, of test rows, is an error always; those that are known to be malformed, in QQP's
+            training rows, are skipped always.
 
     Raises:
-        FileNotFoundError: a file of the task or of the vocabulary does not exist.
+        FileNotFoundError: no file of the task, or none of the vocabulary.
         ValueError: a line of a file is not what the table says.
     """
     vocabulary = Vocabulary(corpus)
@@ -39,15 +48,25 @@ def prepare(task: GlueTask, glue_dir: Path, corpus: Path, out: Path) -> None:
             shutil.copyfile(corpus / name, folder / name)
         rows = {}
         for split, known in task.splits.items():
-            rows[split] = _prepare_split(task, split, glue_dir, vocabulary, folder)
+            path = find_file(glue_dir, task, split)
+            if path is None:
+                print(f"  warning: no {glue_dir / task.folder / known.file}, so there are no {split} rows")
+                continue
+            skip = labelled(split) and (on_bad_row == "skip" or known.malformed)
+            rows[split] = _prepare_split(task, split, path, vocabulary, folder, skip)
             if known.rows is not None and rows[split] != known.rows:
-                print(f"  warning: {known.file} has {rows[split]:,} rows where GLUE's has {known.rows:,}")
+                print(f"  warning: {path.name} has {rows[split]:,} rows where GLUE's has {known.rows:,}")
+        if not rows:
+            raise FileNotFoundError(f"{glue_dir / task.folder} has no file of {task.name}")
         PreparedTask(task, rows, vocabulary.fingerprint).save(folder)
 
 
-def _prepare_split(task: GlueTask, split: str, glue_dir: Path, vocabulary: Vocabulary, folder: Path) -> int:
+def _prepare_split(
+    task: GlueTask, split: str, path: Path, vocabulary: Vocabulary, folder: Path, skip: bool
+) -> int:
     """Writes inputs and labels of a split, prints a line about them and returns the number of rows."""
     lengths, unknown = [], 0
+    bad_rows: list[str] = []
     with ExitStack() as stack:
         inputs = [
             stack.enter_context(TokenFile(_made(folder / f"input{i}" / split), len(vocabulary)))
@@ -55,9 +74,9 @@ def _prepare_split(task: GlueTask, split: str, glue_dir: Path, vocabulary: Vocab
         ]
         labels = None
         if labelled(split):
-            path = _made(folder / "label" / f"{split}.label")
-            labels = stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
-        for row in read_rows(glue_dir, task, split):
+            label_path = _made(folder / "label" / f"{split}.label")
+            labels = stack.enter_context(label_path.open("w", encoding="utf-8", newline="\n"))
+        for row in read_rows(path, task, split, bad_rows.append if skip else None):
             sentences = [[*vocabulary.encode(text), EOS] for text in row.texts]
             for file, ids in zip(inputs, sentences):
                 file.add(ids)
@@ -66,8 +85,10 @@ def _prepare_split(task: GlueTask, split: str, glue_dir: Path, vocabulary: Vocab
             lengths.append(sum(map(len, sentences)) + len(sentences))  # with <s>, and </s> between the two
             unknown += sum(ids.count(UNK) for ids in sentences)
         if not lengths:
-            raise ValueError(f"{glue_dir / task.folder / task.splits[split].file} has no rows")
+            raise ValueError(f"{path} has no rows" + (f": {bad_rows[0]}" if bad_rows else ""))
     _report(split, np.array(lengths), unknown, len(task.inputs))
+    if bad_rows:
+        print(f"  warning: {len(bad_rows):,} bad rows of {split} skipped, the first: {bad_rows[0]}")
     return len(lengths)
 
 
@@ -145,11 +166,18 @@ def main() -> None:
     parser.add_argument("-g", "--glue", type=Path, required=True, help="GLUE_DIR, a folder for each task")
     parser.add_argument("-c", "--corpus", type=Path, required=True, help="CORPUS, whose vocabulary to use")
     parser.add_argument("-o", "--out", type=Path, required=True, help="GLUE_BIN, where the folders go")
+    parser.add_argument(
+        "--on-bad-row",
+        choices=["error", "skip"],
+        default="error",
+        help="stop at a line of training or dev rows that has a wrong number of columns or an unknown label "
+        "(default), or leave it out and count it",
+    )
     parser.add_argument("tasks", nargs="*", metavar="TASK", help="tasks to prepare (default: all found)")
     args = parser.parse_args()
     try:
         for task in choose(args.tasks, args.glue):
-            prepare(task, args.glue, args.corpus, args.out)
+            prepare(task, args.glue, args.corpus, args.out, args.on_bad_row)
     except (OSError, ValueError) as error:
         sys.exit(f"prepare_glue: {error}")
 

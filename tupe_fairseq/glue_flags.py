@@ -96,6 +96,10 @@ def flags(name: str, glue_bin: Path, checkpoint: Path, given: list[str]) -> list
         ValueError: they do not fit each other, or the checkpoint cannot be used.
     """
     prepared = PreparedTask.load(glue_bin / name)
+    for split in ("train", "valid"):
+        if split not in prepared.rows:
+            file = prepared.task.splits[split].file if split in prepared.task.splits else "file"
+            raise ValueError(f"{glue_bin / name} has no {split} rows; GLUE_DIR lacked its {file}")
     state = checkpoints.load(checkpoint)
     options = checkpoints.model_options(state, checkpoint)
     symbols = [*SPECIALS, *read_dictionary(glue_bin / name / DICTIONARY_FILE), MASK]
@@ -110,6 +114,7 @@ def flags(name: str, glue_bin: Path, checkpoint: Path, given: list[str]) -> list
     return [
         *shape_flags(options, max_positions),
         *schedule_flags(prepared, given),
+        *("--valid-subset", ",".join(split for split in prepared.rows if split.startswith("valid"))),
         *("--best-checkpoint-metric", prepared.task.metrics[0], "--maximize-best-checkpoint-metric"),
     ]
 

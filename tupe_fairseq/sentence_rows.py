@@ -15,7 +15,8 @@ from fairseq.data import FairseqDataset
 from torch import Tensor
 
 from .blocks import EveryRowDataset
-from .glue import GlueTask, check_label
+from .glue import GlueTask
+from .glue_rows import check_label
 from .vocabulary import BOS, EOS
 
 
