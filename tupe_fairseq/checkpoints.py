@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ EMBEDDINGS = "encoder.embed_tokens.weight"  # (V, D)
 _REFUSED = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")  # torch's messages
 
 
-def load(path: str | Path) -> dict[str, Any]:
+def load(path: str | Path, classes: Sequence[type | tuple[type, str]] = ()) -> dict[str, Any]:
     """The content of a checkpoint, on the CPU.
 
     Only tensors and plain values are read: a file that names other classes or functions is refused before any
     of them runs. Tensors are mapped into memory and read from disk when they are used.
+
+    Args:
+        path: the file.
+        classes: what may be built besides, each a class, or a class and the name that it has in the file.
 
     Raises:
         FileNotFoundError: no such file.
@@ -30,7 +35,10 @@ def load(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"checkpoint {path} is empty; it was probably cut off while it was written")
     try:
         # Files from before torch 1.6 are no zip archives and cannot be mapped.
-        state = torch.load(str(path), map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        with torch.serialization.safe_globals(list(classes)):
+            state = torch.load(
+                str(path), map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
+            )
     except OSError:
         raise
     except Exception as error:  # other bytes read as a pickle program can fail in any way
