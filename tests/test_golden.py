@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from official import TIED, our_name
 
 from tupe_fairseq.config import TupeConfig
 from tupe_fairseq.model import TupeModel
+from tupe_fairseq.official import TIED, parameters
 from tupe_fairseq.positional import PositionBias, relative_position_bucket, reset_cls
 from tupe_fairseq.variants import VARIANTS
 
@@ -28,6 +28,7 @@ SIZES = (
     "rel_pos_bins",
     "max_rel_pos",
 )
+NAMES = parameters(layers=2, relative=True, heads=["sentence_classification_head"])
 # absolute tolerances that golden/README.md advises; float32 with a summation order of our own: twice its row
 TOLERANCES = {
     torch.float64: {"bias": 1e-12, "hidden": 1e-11, "logits": 1e-11, "loss": 1e-11, "grad": 1e-10},
@@ -38,6 +39,10 @@ TOLERANCES = {
 @pytest.fixture(scope="module")
 def golden(shared_data: Path) -> Path:
     return shared_data / "golden"
+
+
+def our_name(official: str) -> str:
+    return NAMES[official][0]
 
 
 def load(folder: Path, name: str) -> dict[str, np.ndarray]:

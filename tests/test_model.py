@@ -135,7 +135,7 @@ def test_probabilities() -> None:
 def test_sequences_longer_than_the_model_are_refused_when_it_is_built() -> None:
     task = SimpleNamespace(max_positions=lambda: 13, source_dictionary=Dictionary())
     with pytest.raises(ValueError, match=r"--tokens-per-sample 13 .* --max-positions 12"):
-        TupeModel.build_model(small().cfg, task)
+        TupeModel.build_model(dataclasses.asdict(small().cfg), task)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.options import get_training_parser, parse_args_and_arch
-from official import TIED, our_name
 
 from tupe_fairseq.glue import TASKS, PreparedTask
+from tupe_fairseq.official import TIED, parameters
 from tupe_fairseq.token_file import TokenFile
 from tupe_fairseq.vocabulary import EOS
+
+NAMES = parameters(layers=2, relative=True, heads=["sentence_classification_head"])
 
 
 def load(shared_data: Path, name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -28,7 +30,7 @@ def load(shared_data: Path, name: str) -> tuple[dict[str, np.ndarray], dict[str,
 def weights(golden: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     """Weights by our names, the tied matrix once."""
     names = [key for key in golden if key.startswith(prefix) and not key.endswith(TIED)]
-    return {our_name(key[len(prefix) :]): golden[key] for key in names}
+    return {NAMES[key[len(prefix) :]][0]: golden[key] for key in names}
 
 
 def prepare(folder: Path, stored: dict[str, Any]) -> Path:

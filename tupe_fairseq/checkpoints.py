@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import re
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+VOCABULARY = "vocabulary"  # name of the vocabulary's fingerprint in the state of our tasks
 EMBEDDINGS = "encoder.embed_tokens.weight"  # (V, D)
 _REFUSED = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")  # torch's messages
 
 
-def load(path: str | Path) -> dict[str, Any]:
+def load(path: str | Path, classes: Sequence[type | tuple[type, str]] = ()) -> dict[str, Any]:
     """The content of a checkpoint, on the CPU.
 
     Only tensors and plain values are read: a file that names other classes or functions is refused before any
     of them runs. Tensors are mapped into memory and read from disk when they are used.
+
+    Args:
+        path: the file.
+        classes: what may be built besides, each a class, or a class and the name that it has in the file.
 
     Raises:
         FileNotFoundError: no such file.
@@ -30,14 +36,19 @@ def load(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"checkpoint {path} is empty; it was probably cut off while it was written")
     try:
         # Files from before torch 1.6 are no zip archives and cannot be mapped.
-        state = torch.load(str(path), map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        with torch.serialization.safe_globals(list(classes)):
+            state = torch.load(
+                str(path), map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
+            )
     except OSError:
         raise
     except Exception as error:  # other bytes read as a pickle program can fail in any way
         refused = _REFUSED.search(str(error))
         if refused:
+            hint = "" if classes else "; python -m tupe_fairseq.convert reads those of TUPE's authors"
             raise ValueError(
-                f"checkpoint {path} was not loaded: it names {refused[1]}, and loading that could run code"
+                f"checkpoint {path} was not loaded: it names {refused[1]}, and loading that could run "
+                f"code{hint}"
             ) from None
         reason = type(error).__name__
         raise ValueError(f"{path} is no checkpoint, or was cut off while it was written ({reason})") from None

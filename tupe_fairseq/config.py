@@ -6,6 +6,7 @@ open, never those that the user gives.
 
 # No "from __future__ import annotations" here: fairseq reads the types of the fields, not their names.
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any, Callable
@@ -74,6 +75,12 @@ SHAPE = [
     for f in fields(TupeConfig)
     if f.name not in ("_name", "resize_positions") and not f.name.endswith("dropout")
 ]
+
+
+def complete(options: Mapping[str, Any]) -> TupeConfig:
+    """The options of a model, in a checkpoint for example; those that it lacks have their defaults."""
+    names = {f.name for f in fields(TupeConfig)} - {"_name"}
+    return TupeConfig(**{name: options[name] for name in names if name in options})
 
 
 def encoder_config(cfg: TupeConfig, vocab_size: int, padding_idx: int) -> EncoderConfig:

@@ -5,7 +5,6 @@ Shapes: B batch, T tokens, D model width, V vocabulary, N masked positions of a 
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from typing import Any
 
@@ -15,7 +14,7 @@ from fairseq.models import BaseFairseqModel, register_model, register_model_arch
 from torch import Tensor, nn
 
 from .checkpoints import EMBEDDINGS, model_options, model_weights
-from .config import TupeConfig, architectures, encoder_config
+from .config import TupeConfig, architectures, complete, encoder_config
 from .encoder import TupeEncoder, init_weights
 from .positional import LAYER_NORM_EPS, resize_positions
 from .vocabulary import PAD
@@ -64,13 +63,14 @@ class TupeModel(BaseFairseqModel):
         self.apply(init_weights)
 
     @classmethod
-    def build_model(cls, cfg: TupeConfig, task: Any) -> TupeModel:
+    def build_model(cls, cfg: Any, task: Any) -> TupeModel:
         """Builds the model for a task, whose rows must fit the position table.
 
         Raises:
             ValueError: the task's rows are longer than the model's positions, or the options contradict each
                 other.
         """
+        cfg = complete(cfg)
         if task.max_positions() > cfg.max_positions:
             raise ValueError(
                 f"--tokens-per-sample {task.max_positions()} asks for longer sequences than the "
@@ -185,9 +185,7 @@ def load_model(state: dict[str, Any]) -> TupeModel:
     Raises:
         ValueError: the checkpoint is not of a model of this plugin, or its weights do not fit its options.
     """
-    options = model_options(state)
-    names = {f.name for f in dataclasses.fields(TupeConfig)}
-    cfg = TupeConfig(**{name: value for name, value in options.items() if name in names and name != "_name"})
+    cfg = complete(model_options(state))
     weights = dict(model_weights(state))
     model = TupeModel(cfg, len(weights[EMBEDDINGS]), padding_idx=PAD)
     for key, weight in weights.items():

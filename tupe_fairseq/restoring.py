@@ -16,7 +16,6 @@ from .config import SHAPE, TupeConfig
 
 logger = logging.getLogger(__name__)
 
-VOCABULARY = "vocabulary"  # name of the vocabulary's fingerprint in the state of our tasks
 _LAST = "checkpoint_last.pt"  # fairseq's default of --restore-file
 
 
@@ -98,7 +97,7 @@ def _other_vocabulary(state: dict[str, Any], source: str | Path, symbols: int, f
     there = len(checkpoints.model_weights(state, source)[checkpoints.EMBEDDINGS])
     if there != symbols:
         return [f"a vocabulary of {there:,} there, of {symbols:,} here (dict.txt of the data folder)"]
-    known = (state.get("task_state") or {}).get(VOCABULARY)
+    known = (state.get("task_state") or {}).get(checkpoints.VOCABULARY)
     if known is None:
         logger.warning("%s has no fingerprint of its vocabulary; its size was compared alone", source)
     elif known != fingerprint:

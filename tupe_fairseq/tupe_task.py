@@ -9,7 +9,8 @@ from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 
 from .blocks import adjust_iterator
-from .restoring import VOCABULARY, check_start, find_start
+from .checkpoints import VOCABULARY
+from .restoring import check_start, find_start
 from .vocabulary import MASK, dictionary_fingerprint
 
 
