@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-VOCABULARY = "vocabulary"  # name of the vocabulary's fingerprint in the state of our tasks
+# Names in the state of our tasks, which fairseq keeps in checkpoints as "task_state".
+VOCABULARY = "vocabulary"  # fingerprint
+GLUE_TASK = "glue_task"  # name of the task that a model was fine-tuned on
 EMBEDDINGS = "encoder.embed_tokens.weight"  # (V, D)
 _REFUSED = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")  # torch's messages
 

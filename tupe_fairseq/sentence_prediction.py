@@ -25,6 +25,7 @@ from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
+from .checkpoints import GLUE_TASK
 from .glue import LONGEST, PreparedTask, labelled
 from .sentence_criterion import ROWS, log_scores
 from .sentence_rows import DealtRowsDataset, SentencesDataset, read_targets
@@ -62,6 +63,7 @@ class TupeSentencePredictionTask(TupeTask):
         self, cfg: TupeSentencePredictionConfig, dictionary: Dictionary, prepared: PreparedTask
     ) -> None:
         super().__init__(cfg, dictionary)
+        self.state.merge_state_dict({GLUE_TASK: prepared.task.name})
         self.prepared = prepared
 
     @classmethod
