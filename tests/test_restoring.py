@@ -194,6 +194,24 @@ def test_a_checkpoint_without_a_fingerprint(
     assert f"{path} has no fingerprint of its vocabulary; its size was compared alone" in caplog.text
 
 
+def test_a_model_of_a_glue_task_is_not_trained_on_with_another(folder: Path, path: Path) -> None:
+    state = torch.load(path)
+    state["task_state"]["glue_task"] = "CoLA"
+    torch.save(state, path)
+    message = refused(configure(folder, "--restore-file", path))
+    assert "fine-tuned on CoLA there, not at all here (--finetune-from-model starts anew)" in message
+    build(configure(folder, "--finetune-from-model", path))
+
+
+@pytest.mark.parametrize("metric", ["mcc", "los", "nll_loss"])
+def test_an_unknown_metric(folder: Path, metric: str) -> None:
+    flags = ["--criterion", "masked_lm", "--best-checkpoint-metric", metric]
+    expected = f"--best-checkpoint-metric {metric} is not reported; there are loss, ppl"
+    assert refused(configure(folder, *flags)) == expected
+    build(configure(folder, *flags, "--disable-validation"))
+    build(configure(folder, "--criterion", "masked_lm", "--best-checkpoint-metric", "ppl"))
+
+
 def test_a_file_that_is_not_there(folder: Path) -> None:
     """fairseq would train from nothing."""
     for flag in ("--restore-file", "--finetune-from-model"):

@@ -21,6 +21,7 @@ import sklearn.metrics
 import tiny_glue
 import torch
 import torch.nn.functional as F
+from commands import attempt
 from fairseq.data import FairseqDataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.logging import metrics
@@ -28,9 +29,10 @@ from fairseq.logging.progress_bar import format_stat
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from tupe_fairseq import checkpoints
+from tupe_fairseq import checkpoints, sentence_rows
 from tupe_fairseq.config import TupeConfig
 from tupe_fairseq.glue import TASKS
+from tupe_fairseq.glue_rows import read_rows
 from tupe_fairseq.sentence_criterion import (
     TupeSentencePredictionCriterion,
     rows_of,
@@ -200,12 +202,69 @@ def test_training_rows_are_dealt_anew_every_epoch(rte: Path) -> None:
         task.load_dataset("train")
         task.load_dataset("valid")
     first, second = (batches_of(tasks[0], "train", epoch) for epoch in (1, 2))
-    assert {frozenset(batch) for batch in first}.isdisjoint(frozenset(batch) for batch in second)
+    assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in second}
     for batches in (first, second):
         assert sorted(itertools.chain(*batches)) == list(range(40))
     assert batches_of(tasks[1], "train", 2) == second, "a resumed run deals as the first did"
     for epoch in (1, 2):
         assert list(itertools.chain(*batches_of(tasks[0], "valid", epoch))) == list(range(29))
+
+
+class Lengths(FairseqDataset):
+    """Rows of which nothing but the length matters."""
+
+    def __init__(self, lengths: np.ndarray) -> None:
+        self.sizes = lengths
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def num_tokens(self, index: int) -> int:
+        return self.sizes[index]
+
+
+def test_rows_of_like_length_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of 60 rows, sorted within; the second begins with its longest, and the rest is a third."""
+    monkeypatch.setattr(sentence_rows, "GROUP", 60)
+    lengths = np.random.default_rng(1).permutation(np.arange(1, 151))
+    dataset = DealtRowsDataset(Lengths(lengths), shuffle_seed=1)
+    orders = []
+    for epoch in (1, 2):
+        dataset.set_epoch(epoch)
+        order = dataset.ordered_indices()
+        assert sorted(order) == list(range(150))
+        groups = np.split(lengths[order], [60, 120])
+        assert [np.sign(np.diff(group)).tolist() for group in groups] == [[1] * 59, [-1] * 59, [1] * 29]
+        orders.append(order)
+    assert set(orders[0][:60]) != set(orders[1][:60]), "groups are drawn anew"
+    rows = DealtRowsDataset(Lengths(lengths), shuffle_seed=None)
+    assert rows.ordered_indices().tolist() == list(range(150))
+
+
+def test_share_of_padding(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    dataset = DealtRowsDataset(Lengths(np.array([1, 2, 4, 7])), shuffle_seed=None)
+    share = dataset.padded_share([np.array([0, 1]), np.array([2, 3])])
+    assert share == pytest.approx((1 + 3) / (2 * 2 + 2 * 7))
+    dataset.batch_by_size(np.arange(4), max_sentences=2)
+    assert caplog.messages == ["2 batches, 22.2% of them padding"]
+    dataset.set_epoch(2)
+    dataset.batch_by_size(np.arange(4), max_sentences=2)
+    assert len(caplog.messages) == 1
+
+
+def test_grouping_pads_less_of_real_rows(shared_data: Path) -> None:
+    """RTE in batches of 32, by words: what is padded of shuffled rows, and of those in groups."""
+    path = shared_data / "glue" / "RTE" / "train.tsv"
+    pairs = [row.texts for row in read_rows(path, TASKS["RTE"], "train")]
+    lengths = np.array([sum(len(text.split()) for text in pair) for pair in pairs])
+    dataset = DealtRowsDataset(Lengths(lengths), shuffle_seed=1)
+    shuffled = np.random.default_rng(1).permutation(len(lengths))
+    shares = [
+        dataset.padded_share(np.split(order, range(32, len(order), 32)))
+        for order in (shuffled, dataset.ordered_indices())
+    ]
+    assert shares[0] > 0.5 and shares[1] < 0.1
 
 
 # Labels
@@ -282,6 +341,14 @@ def test_head_and_frozen_lm_head(tasks: dict, name: str) -> None:
     for key, parameter in model.named_parameters():
         assert (parameter.grad is None) == key.startswith("lm_head."), key
         assert parameter.requires_grad != key.startswith("lm_head."), key
+
+
+def test_metrics_that_may_choose_the_checkpoint(tasks: dict, rte: Path, stsb: Path) -> None:
+    assert tasks["RTE"].metric_names() == {
+        "tupe_sentence_prediction": ("loss", "accuracy", "batch_mean_accuracy")
+    }
+    names = tasks["STS-B"].metric_names()["tupe_sentence_prediction"]
+    assert names[:3] == ("loss", "pearson", "spearman") and "batch_mean_spearman" in names
 
 
 def test_rows_longer_than_the_model(rte: Path) -> None:
@@ -394,21 +461,24 @@ def test_constant_predictions_count_as_zero_without_warnings() -> None:
 
 
 @pytest.mark.parametrize("name", ["cls_tupe_a", "cls_tupe_r", "reg_tupe_a", "reg_tupe_r"])
-@pytest.mark.parametrize("rows_in_batch", [8, 40])
+@pytest.mark.parametrize("rows_in_batch", [8, 12, 40])
 def test_loss_and_metrics_of_the_authors_code(
     shared_data: Path, tasks: dict, name: str, rows_in_batch: int
 ) -> None:
-    """Its criterion on all rows at once; its logits and labels, float64."""
+    """Its criterion on all rows at once, and its means over batches; its logits and labels, float64."""
     golden = np.load(shared_data / "golden" / "trajectories" / f"finetune_{name}.npz", allow_pickle=False)
     prefix = "expected/f64/valid/whole/"
     regression = name.startswith("reg")
-    names = ["pearson", "spearman"] if regression else ["accuracy", "f1", "mcc"]
+    names = ["pearson", "spearman", "pearson_spearman"] if regression else ["accuracy", "f1", "mcc", "acc_f1"]
     criterion = TupeSentencePredictionCriterion(tasks["STS-B" if regression else "RTE"]).eval()
     targets = torch.from_numpy(golden["input/valid/label"])
     targets = targets.double() if regression else targets
     found = evaluate(criterion, names, torch.from_numpy(golden[prefix + "logits"]), targets, rows_in_batch)
     for metric in names:
         assert found[metric] == pytest.approx(float(golden[prefix + metric]), abs=1e-10)
+        if rows_in_batch < 40:
+            mean = golden[f"expected/f64/valid/bs{rows_in_batch}/official_validate/{metric}"]
+            assert found[f"batch_mean_{metric}"] == pytest.approx(float(mean), abs=1e-10)
     bits = float(golden[prefix + "loss"])  # the authors log bits for regression, too
     assert found["loss"] == pytest.approx(bits * math.log(2) if regression else bits, abs=6e-5)  # 4 digits
 
@@ -463,6 +533,9 @@ def test_metrics_do_not_depend_on_batches_or_workers(tasks: dict, rows_in_batch:
     assert found["accuracy"] == sklearn.metrics.accuracy_score(labels, predictions)
     assert found["f1"] == sklearn.metrics.f1_score(labels, predictions)
     assert found["mcc"] == sklearn.metrics.matthews_corrcoef(labels, predictions)
+    batches = np.split(np.arange(100), range(rows_in_batch, 100, rows_in_batch))
+    accuracies = [sklearn.metrics.accuracy_score(labels[rows], predictions[rows]) for rows in batches]
+    assert found["batch_mean_accuracy"] == pytest.approx(np.mean(accuracies), rel=1e-12)
     assert "_rows" not in found
 
     scores, guesses = generator.uniform(size=100), generator.normal(size=(100, 1))
@@ -569,6 +642,26 @@ def test_finetuning(tmp_path: Path, root: Path, rte: Path, pretrained: Path) -> 
     again = run(root, "finetune_glue.sh", *arguments, "--max-epoch", 3)
     assert f"Loaded checkpoint {save}/checkpoint_last.pt (epoch 3 @ 6 updates)" in again
     assert len(value(again, "accuracy")) == 1 and "num_updates 9 |" in again
+
+
+@pytest.mark.slow
+def test_both_dev_sets_of_mnli(tmp_path: Path, root: Path, corpus: Path, pretrained: Path) -> None:
+    """Reported apart, in every validation; the matched one chooses the checkpoint."""
+    glue_bin = tiny_glue.make_mnli(tmp_path, corpus, matched=13, mismatched=29).parent
+    arguments = ["MNLI", glue_bin, pretrained, tmp_path / "save", "--batch-size", 16, "--lr", "1e-2"]
+    log = run(root, "finetune_glue.sh", *arguments, "--max-epoch", 3)
+    matched = value(log, "accuracy")
+    mismatched = re.findall(r"'valid1' subset .*\| accuracy (\S+)", log)
+    assert len(matched) == len(mismatched) == 3
+    for values, rows in ((matched, 13), (mismatched, 29)):
+        for accuracy in map(float, values):
+            assert round(accuracy * rows) / rows == pytest.approx(accuracy, abs=1e-4)
+    best = checkpoints.load(tmp_path / "save" / "checkpoint_best.pt")["extra_state"]["best"]
+    assert best == pytest.approx(max(map(float, matched)), abs=1e-4)
+    unknown = ["--best-checkpoint-metric", "mcc"]
+    failed = attempt("bash", root / "scripts/finetune_glue.sh", *arguments[:3], tmp_path, *unknown, cwd=root)
+    sentence = "--best-checkpoint-metric mcc is not reported; there are loss, accuracy, batch_mean_accuracy"
+    assert failed.returncode == 1 and sentence in failed.stdout.splitlines()[-1]
 
 
 @pytest.mark.slow

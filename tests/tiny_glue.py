@@ -65,6 +65,17 @@ def make_rte(folder: Path, corpus: Path, train: int = 40, valid: int = 13, words
     return folder / "bin" / "RTE"
 
 
+def make_mnli(folder: Path, corpus: Path, matched: int, mismatched: int) -> Path:
+    """A prepared folder GLUE_BIN/MNLI with two dev sets; returns it."""
+    labels = TASKS["MNLI"].labels
+    for name, count in (("train", 40), ("dev_matched", matched), ("dev_mismatched", mismatched)):
+        rows = [["sentence1", "sentence2", "gold_label"]]
+        rows += [[sentence(i, 4), sentence(i + 1, 3), labels[i % 3]] for i in range(count)]
+        write_tsv(folder / "glue" / "MNLI" / f"{name}.tsv", rows)
+    prepare(TASKS["MNLI"], folder / "glue", corpus, folder / "bin")
+    return folder / "bin" / "MNLI"
+
+
 def make_stsb(folder: Path, corpus: Path, scores: Sequence[str]) -> Path:
     """A prepared folder GLUE_BIN/STS-B; returns it."""
     rows = stsb_rows(scores)

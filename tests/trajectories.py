@@ -47,7 +47,7 @@ def prepare(folder: Path, stored: dict[str, Any]) -> Path:
     (folder / "label/train.label").write_text("0\n1\n" * (rows // 2))
     row = TASKS["STS-B" if stored.get("regression") else "CoLA"]
     if not row.regression:
-        row = replace(row, metrics=("accuracy", "f1", "mcc"))
+        row = replace(row, metrics=("accuracy", "f1", "mcc", "acc_f1"))
     PreparedTask(replace(row, inputs=("sentence",)), {"train": rows}, vocabulary="").save(folder)
     return folder
 

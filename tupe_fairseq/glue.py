@@ -103,7 +103,7 @@ TASKS = {
             inputs=("#1 String", "#2 String"),
             label="Quality",
             labels=_BINARY,
-            metrics=("accuracy", "f1"),
+            metrics=("accuracy", "f1", "acc_f1"),
             splits=_splits("MRPC", 3668, 408, 1725),
             epochs=10,
         ),
@@ -113,7 +113,7 @@ TASKS = {
             inputs=("sentence1", "sentence2"),
             label="score",
             labels=(),
-            metrics=("pearson", "spearman"),
+            metrics=("pearson", "spearman", "pearson_spearman"),
             splits=_splits("STS-B", 5749, 1500, 1379),
             epochs=10,
             # The paper's appendix divides by 5, the authors' code does not. Pearson and Spearman are the same
@@ -126,7 +126,7 @@ TASKS = {
             inputs=("question1", "question2"),
             label="is_duplicate",
             labels=_BINARY,
-            metrics=("accuracy", "f1"),
+            metrics=("accuracy", "f1", "acc_f1"),
             splits={
                 "train": Split("train.tsv", 363846, malformed=True),
                 "valid": Split("dev.tsv", 40430),

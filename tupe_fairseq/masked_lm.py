@@ -3,6 +3,7 @@
 # No "from __future__ import annotations" here: fairseq reads the types of the fields, not their names.
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,10 @@ class TupeMaskedLMTask(TupeTask):
             )
         logger.info("%s: %s blocks from %s", split, f"{len(blocks):,}", path)
         return blocks
+
+    def metric_names(self) -> dict[str, Sequence[str]]:
+        """What a validation reports, by the name of the criterion."""
+        return {"masked_lm": ("loss", "ppl")}
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Builds the model, and says in the log what is about to be trained."""

@@ -45,13 +45,13 @@ def find_start(options: Any) -> Start | None:
     return None
 
 
-def check_start(start: Start, cfg: TupeConfig, symbols: int, fingerprint: str) -> None:
+def check_start(start: Start, cfg: TupeConfig, symbols: int, task_state: dict[str, Any]) -> None:
     """Refuses a checkpoint whose weights do not fit, or would mean something else.
 
     Args:
         cfg: the options of the model that is about to be trained.
         symbols: size of its vocabulary.
-        fingerprint: of its vocabulary.
+        task_state: what the task that is about to be trained would put into checkpoints.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -66,7 +66,9 @@ def check_start(start: Start, cfg: TupeConfig, symbols: int, fingerprint: str) -
     if resize:
         differ.remove("max_positions")
     problems = [f"{name} {there[name]} there, {here[name]} here ({_flag(name)})" for name in differ]
-    problems += _other_vocabulary(state, start.path, symbols, fingerprint)
+    problems += _other_vocabulary(state, start.path, symbols, task_state[checkpoints.VOCABULARY])
+    if start.resumed:
+        problems += _other_glue_task(state, task_state)
     if problems:
         way_out = "Give these flags its values, or name another checkpoint (or --save-dir)."
         if differ == ["max_positions"]:
@@ -103,6 +105,14 @@ def _other_vocabulary(state: dict[str, Any], source: str | Path, symbols: int, f
     elif known != fingerprint:
         return [f"another vocabulary of the same {symbols:,} pieces (dict.txt of the data folder)"]
     return []
+
+
+def _other_glue_task(state: dict[str, Any], task_state: dict[str, Any]) -> list[str]:
+    """To go on with another task would train its sentence head further; a fresh start may take the model."""
+    there, here = (of.get(checkpoints.GLUE_TASK) for of in (state.get("task_state") or {}, task_state))
+    if there in (None, here):
+        return []
+    return [f"fine-tuned on {there} there, {here or 'not at all'} here (--finetune-from-model starts anew)"]
 
 
 def _flag(option: str) -> str:

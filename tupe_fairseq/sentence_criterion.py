@@ -38,7 +38,12 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "pearson": lambda predictions, targets: pearsonr(predictions, targets)[0],
     "spearman": lambda predictions, targets: spearmanr(predictions, targets)[0],
 }
-CORRELATIONS = ("mcc", "pearson", "spearman")  # undefined where all predictions, or all targets, are equal
+# GLUE's score of a task with two metrics is their mean.
+METRICS["acc_f1"] = lambda *rows: (METRICS["accuracy"](*rows) + METRICS["f1"](*rows)) / 2
+METRICS["pearson_spearman"] = lambda *rows: (METRICS["pearson"](*rows) + METRICS["spearman"](*rows)) / 2
+# undefined where all predictions, or all targets, are equal
+CORRELATIONS = ("mcc", "pearson", "spearman", "pearson_spearman")
+BATCH_MEAN = "batch_mean_"  # before the name of a metric
 
 
 def score(names: Sequence[str], predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
@@ -102,12 +107,19 @@ def rows_of(table: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 
 def log_scores(names: Sequence[str], logging_outputs: list[dict[str, Any]]) -> None:
-    """Logs the named metrics over the rows of all batches so far; training logs no rows, and no metrics."""
-    tables = [log["table"] for log in logging_outputs if "table" in log]
-    if tables:
-        metrics.log_scalar_sum(ROWS, sum(tables))
-        for name in names:
-            metrics.log_derived(name, partial(_score_of_sum, name))
+    """Logs the named metrics over the rows of all batches so far; training logs no rows, and no metrics.
+
+    Beside them their means over batches, all of equal weight, which is what the authors' code reports.
+    """
+    logs = [log for log in logging_outputs if "table" in log]
+    if not logs:
+        return
+    metrics.log_scalar_sum(ROWS, sum(log["table"] for log in logs))
+    batches = sum(log["batches"] for log in logs)
+    for name in names:
+        metrics.log_derived(name, partial(_score_of_sum, name))
+        total = sum(log[BATCH_MEAN + name] for log in logs)
+        metrics.log_scalar(BATCH_MEAN + name, total / batches, batches)
 
 
 def _score_of_sum(name: str, meters: dict[str, Any]) -> float:
@@ -159,6 +171,10 @@ class TupeSentencePredictionCriterion(FairseqCriterion):
         }
         if not self.training:
             logging_output["table"] = table_of(sample["id"], predictions, targets, sample["split_rows"])
+            logging_output["batches"] = 1
+            names = self.task.prepared.task.metrics
+            of_batch = score(names, predictions.cpu().numpy(), targets.cpu().numpy())
+            logging_output |= {BATCH_MEAN + name: value for name, value in of_batch.items()}
         return loss, rows, logging_output
 
     @staticmethod

@@ -6,6 +6,7 @@ It reads a folder made by scripts/prepare_glue.sh: what the task is stands there
 # No "from __future__ import annotations" here: fairseq reads the types of the fields, not their names.
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from omegaconf import II, MISSING
 
 from .checkpoints import GLUE_TASK
 from .glue import LONGEST, PreparedTask, labelled
-from .sentence_criterion import ROWS, log_scores
+from .sentence_criterion import BATCH_MEAN, ROWS, log_scores
 from .sentence_rows import DealtRowsDataset, SentencesDataset, read_targets
 from .tupe_task import TupeTask
 from .vocabulary import PAD
@@ -127,6 +128,12 @@ class TupeSentencePredictionTask(TupeTask):
             *(split, f"{len(rows):,}", rows.cut, 100 * rows.cut / len(rows), self.cfg.tokens_per_sample),
         )
         return rows
+
+    def metric_names(self) -> dict[str, Sequence[str]]:
+        """What a validation reports, by the name of the criterion."""
+        names = self.prepared.task.metrics
+        means = (BATCH_MEAN + name for name in names)
+        return {"tupe_sentence_prediction": ("loss", *names, *means)}
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Builds the model and gives it a sentence head for the task.

@@ -5,6 +5,7 @@ Shapes: N rows of a split.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ from .blocks import EveryRowDataset
 from .glue import GlueTask
 from .glue_rows import check_label
 from .vocabulary import BOS, EOS
+
+logger = logging.getLogger(__name__)
+
+# Rows sorted by length together: 32 batches of the paper's 32. In batches of RTE 61% is padding without, 19%
+# with 256 rows, 8% with 1,024, 5% with 2,048.
+GROUP = 1024
 
 
 def read_targets(path: Path, task: GlueTask) -> np.ndarray:
@@ -88,7 +95,9 @@ def fit(lengths: Sequence[np.ndarray], room: int) -> list[np.ndarray]:
 class DealtRowsDataset(EveryRowDataset):
     """Rows in their order, or for training in a new order every epoch, so that batches are dealt anew.
 
-    fairseq's SortDataset draws the rows of a batch once, and shuffles whole batches.
+    Rows of about the same length stand together, so that little is padded: the shuffled rows are sorted by
+    length within groups of GROUP. fairseq shuffles the batches, here as in its SortDataset, which draws the
+    rows of a batch once for all epochs.
     """
 
     def __init__(self, dataset: FairseqDataset, shuffle_seed: int | None) -> None:
@@ -110,7 +119,27 @@ class DealtRowsDataset(EveryRowDataset):
         """Row numbers (N,) in the order in which batches take them."""
         if self.shuffle_seed is None:
             return np.arange(len(self))
-        return np.random.default_rng([self.shuffle_seed, self.epoch]).permutation(len(self))
+        rows = np.random.default_rng([self.shuffle_seed, self.epoch]).permutation(len(self))
+        group = np.arange(len(self)) // GROUP
+        # Every other group begins with its longest rows, so that a batch over two groups has like ones too.
+        length = self._lengths[rows] * np.where(group % 2, -1, 1)
+        return rows[np.lexsort((length, group))]
+
+    def batch_by_size(self, indices: np.ndarray, *args: Any, **options: Any) -> Any:
+        """Batches of row numbers; in the first epoch the log says how much of them is padding."""
+        batches = super().batch_by_size(indices, *args, **options)
+        if self.epoch == 1:
+            logger.info("%s batches, %.1f%% of them padding", len(batches), 100 * self.padded_share(batches))
+        return batches
+
+    def padded_share(self, batches: Sequence[np.ndarray]) -> float:
+        """Padding in the batches, as a share of all their tokens."""
+        tokens = sum(int(self._lengths[batch].sum()) for batch in batches)
+        return 1 - tokens / sum(int(self._lengths[batch].max()) * len(batch) for batch in batches)
+
+    @property
+    def _lengths(self) -> np.ndarray:
+        return np.asarray(self.sizes).reshape(-1)  # NestedDictionaryDataset gives a list of one array
 
     def collater(self, samples: list) -> dict[str, Any]:
         """A batch, with the number of all rows; nothing for no rows, with which fairseq fills up shards."""

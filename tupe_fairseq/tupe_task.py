@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fairseq.data import Dictionary
@@ -42,15 +43,26 @@ class TupeTask(FairseqTask):
 
         Raises:
             FileNotFoundError: that does not exist.
-            ValueError: it does not fit.
+            ValueError: it does not fit, or the metric that is to choose checkpoints does not exist.
         """
         model = super().build_model(cfg, from_checkpoint)
         whole = whole_config(cfg)
         if "checkpoint" in whole and not from_checkpoint:
+            self._check_metric(whole)
             start = find_start(whole["checkpoint"])
             if start is not None:
-                check_start(start, model.cfg, len(self.dictionary), self.fingerprint)
+                check_start(start, model.cfg, len(self.dictionary), self.state_dict())
         return model
+
+    def metric_names(self) -> dict[str, Sequence[str]]:
+        """What a validation reports, by the name of the criterion."""
+        raise NotImplementedError
+
+    def _check_metric(self, whole: Any) -> None:
+        """fairseq would find out after the first validation that there is no such metric."""
+        name, names = whole.checkpoint.best_checkpoint_metric, self.metric_names().get(whole.criterion._name)
+        if names is not None and name not in names and not whole.dataset.disable_validation:
+            raise ValueError(f"--best-checkpoint-metric {name} is not reported; there are {', '.join(names)}")
 
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
         """fairseq's iterator, adjusted: every epoch sees its own data, and the end is clean."""
