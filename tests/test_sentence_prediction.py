@@ -460,6 +460,21 @@ def test_constant_predictions_count_as_zero_without_warnings() -> None:
         assert score(["accuracy", "f1"], ones, both) == {"accuracy": 0.5, "f1": pytest.approx(2 / 3)}
 
 
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_f1_is_of_label_1_however_frequent(tmp_path: Path, share: float) -> None:
+    """In MRPC, as scikit-learn has it for the strings in the file; a shuffled file has the same ids."""
+    generator = np.random.default_rng(1)
+    names = np.where(generator.uniform(size=200) < share, "1", "0")
+    guesses = np.where(generator.uniform(size=200) < 0.8, names, "1")
+    order = generator.permutation(200)
+    for rows in (np.arange(200), order):
+        targets = read_targets(labels(tmp_path, *names[rows]), TASKS["MRPC"])
+        predictions = read_targets(labels(tmp_path, *guesses[rows]), TASKS["MRPC"])
+        assert targets.tolist() == [int(name) for name in names[rows]]
+        expected = sklearn.metrics.f1_score(names, guesses, pos_label="1")
+        assert score(["f1"], predictions, targets)["f1"] == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize("name", ["cls_tupe_a", "cls_tupe_r", "reg_tupe_a", "reg_tupe_r"])
 @pytest.mark.parametrize("rows_in_batch", [8, 12, 40])
 def test_loss_and_metrics_of_the_authors_code(
