@@ -157,6 +157,9 @@ def test_a_checkpoint_may_lack_a_sentence_head_and_nothing_else(caplog: pytest.L
     caplog.set_level(logging.INFO)
     pretrained, model = small(), small()
     model.register_classification_head("head", 3)
+    with pytest.raises(ValueError, match="no model of this task: of its head head it has none of that name"):
+        model.load_state_dict(pretrained.state_dict())
+    model.checkpoint_heads = "if they fit"
     fresh = model.classification_heads["head"].out_proj.weight.clone()
     model.load_state_dict(pretrained.state_dict())
     assert torch.equal(model.classification_heads["head"].out_proj.weight, fresh)
@@ -171,14 +174,19 @@ def test_a_checkpoint_may_lack_a_sentence_head_and_nothing_else(caplog: pytest.L
 def test_a_head_of_another_task(caplog: pytest.LogCaptureFixture) -> None:
     """Taken as a whole or not at all, and the log says which."""
     caplog.set_level(logging.INFO)
-    finetuned, same, three, none = small(), small(), small(), small()
-    for model, classes in ((finetuned, 2), (same, 2), (three, 3)):
+    finetuned, same, three, none, other = small(), small(), small(), small(), small()
+    other.checkpoint_heads = "unused"
+    for model, classes in ((finetuned, 2), (same, 2), (three, 3), (other, 2)):
         torch.manual_seed(classes)
         model.register_classification_head("head", classes)
         torch.nn.init.normal_(model.classification_heads["head"].dense.weight)
     torch.nn.init.normal_(same.classification_heads["head"].dense.weight)
     expected = {key: value.clone() for key, value in three.classification_heads.state_dict().items()}
+    with pytest.raises(ValueError, match="no model of this task: of its head head it has other shapes"):
+        three.load_state_dict(finetuned.state_dict())
+    three.checkpoint_heads = "if they fit"
     for model, message in (
+        (other, "sentence head head: fresh weights, as the checkpoint has that of another task"),
         (same, "sentence head head: from the checkpoint"),
         (three, "sentence head head: fresh weights, as the checkpoint has other shapes"),
         (none, "the checkpoint's sentence head head is left out, as this model has none"),

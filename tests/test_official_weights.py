@@ -75,10 +75,23 @@ def test_sizes_and_options(path: Path, relative: bool, zipped: bool) -> None:
     assert model.left_out == ["'extra_state'"]
 
 
-def test_the_variant_is_read_from_the_weights_alone(path: Path) -> None:
-    state = tiny_official.state(relative=False)
-    state["args"].rel_pos = True
-    assert read(path, state).options["variant"] == "tupe_a"
+@pytest.mark.parametrize("relative", [True, False])
+def test_the_variant_is_read_from_the_weights(path: Path, relative: bool) -> None:
+    state = tiny_official.state(relative)
+    expected = "tupe_r" if relative else "tupe_a"
+    assert read(path, state).options["variant"] == expected
+    state["args"].rel_pos = relative
+    assert read(path, state).options["variant"] == expected
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_an_option_that_contradicts_the_weights(path: Path, relative: bool) -> None:
+    state = tiny_official.state(relative)
+    for value in (not relative, "yes", None):
+        state["args"].rel_pos = value
+        message = refusal(path, state)
+        assert f"its option rel_pos is {value!r} but {ENCODER}relative_attention_bias.weight is " in message
+        assert message.endswith("there" if relative else "missing")
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])

@@ -106,6 +106,21 @@ def test_the_four_terms_add_up_to_the_logits(variant: str) -> None:
     np.testing.assert_allclose(sum(terms.values()), logits.mean(dim=0) / 2, rtol=0, atol=1e-12)
 
 
+def test_a_term_by_hand() -> None:
+    """The word at 2 as the query, position 5 as the key; the mean over two heads of width 8."""
+    model = small(variant="bert_a").double()
+    terms = plots.input_correlations(model, 9, sentences=1)
+    p = {key: value.numpy() for key, value in model.encoder.state_dict().items()}
+    tokens = torch.randint(4, VOCAB - 1, (1, 9), generator=torch.Generator().manual_seed(1))[0]
+    word, position = p["embed_tokens.weight"][tokens], p["embed_positions.weight"]
+    deviation = np.sqrt((word + position[:9]).var(axis=1) + 1e-5)
+    w_q, w_k, _ = np.split(p["layers.0.self_attn.in_proj.weight"], 3)
+    query = w_q @ ((word[2] - word[2].mean()) / deviation[2])
+    key = w_k @ ((position[5] - position[5].mean()) / deviation[5])
+    expected = sum(query * key) / np.sqrt(8) / 2
+    assert terms["word to position"][2, 5] == pytest.approx(expected, rel=1e-10)
+
+
 def test_the_four_terms_tell_words_from_positions() -> None:
     model = small(variant="bert_a")
     torch.nn.init.zeros_(model.encoder.embed_positions.weight)

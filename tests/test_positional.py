@@ -10,7 +10,7 @@ import reference
 import torch
 from torch import nn
 
-from tupe_fairseq.positional import PositionBias, relative_position_bucket, reset_cls
+from tupe_fairseq.positional import PositionBias, relative_position_bucket, reset_cls, resize_positions
 from tupe_fairseq.variants import VARIANTS, Variant
 
 HEADS, WIDTH, POSITIONS = 2, 8, 150  # enough positions to reach the last bucket
@@ -118,6 +118,32 @@ def test_theta1_gets_no_gradient_through_a_softmax() -> None:
     assert absolute[1:6].abs().min() > 0
     assert absolute[6:].abs().max() == 0, "no gradient beyond the length"
     assert relative[32].abs().min() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
+def test_resizing_by_hand(dtype: torch.dtype) -> None:
+    """Rows of positions are stretched from end to end; those of the thetas, -1 and -2, stay as they are."""
+    positions, thetas = [[0, 5], [10, 5], [20, 5]], [[-1, 1], [-2, 1]]
+    cases = [
+        (3, [[0, 5], [10, 5], [20, 5]]),
+        (5, [[0, 5], [5, 5], [10, 5], [15, 5], [20, 5]]),
+        (4, [[0, 5], [20 / 3, 5], [40 / 3, 5], [20, 5]]),
+        (2, [[0, 5], [10, 5]]),
+        (1, [[0, 5]]),
+    ]
+    for size, expected in cases:
+        resized = resize_positions(torch.tensor(positions, dtype=dtype), size, reset=False)
+        torch.testing.assert_close(resized, torch.tensor(expected, dtype=dtype))
+        # with a reset, position 0 is [CLS] and has no row: one position more
+        resized = resize_positions(torch.tensor(thetas + positions, dtype=dtype), size + 1, reset=True)
+        torch.testing.assert_close(resized, torch.tensor(thetas + expected, dtype=dtype))
+
+
+def test_what_cannot_be_resized() -> None:
+    only_thetas = torch.zeros(2, 4)  # of a model with one position
+    assert resize_positions(only_thetas, 1, reset=True).shape == (2, 4)
+    with pytest.raises(ValueError, match="no rows that could be stretched"):
+        resize_positions(only_thetas, 2, reset=True)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -117,8 +117,9 @@ def test_found_as_fairseq_finds_it(folder: Path) -> None:
             with pytest.raises(Found) as found:
                 checkpoint_utils.load_checkpoint(changed, Trainer(changed.checkpoint_suffix))
             path, reset_optimizer = found.value.args
-            expected: Start | None = Start(Path(path), not reset_optimizer)
-            if Path(path).parent == last.parent and not Path(path).exists():
+            own = Path(path).parent == last.parent
+            expected: Start | None = Start(Path(path), not reset_optimizer, own)
+            if own and not Path(path).exists():
                 expected = None  # a first run: fairseq looks there and begins anew
             assert find_start(changed) == expected, choice
 
@@ -175,13 +176,18 @@ def test_another_vocabulary_of_the_same_size(folder: Path, path: Path) -> None:
     assert "another vocabulary of the same 25 pieces (dict.txt of the data folder)" in message
 
 
-def test_a_task_made_from_a_checkpoint_refuses_another_vocabulary(folder: Path, path: Path) -> None:
+def test_a_task_made_from_a_checkpoint_refuses_another_vocabulary(
+    folder: Path, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """As fairseq-validate makes it, with the data folder that it is given."""
     checkpoint_utils.load_model_ensemble_and_task([str(path)])
     for pieces in ([*PIECES[1::-1], *PIECES[2:]], PIECES[:-1]):
         other = str(data(folder, f"of{len(pieces)}", pieces))
         with pytest.raises(ValueError, match=f"trained with another vocabulary than that of {other}; name"):
             checkpoint_utils.load_model_ensemble_and_task([str(path)], {"data": other})
+    torch.save({**torch.load(path), "task_state": {}}, path)
+    checkpoint_utils.load_model_ensemble_and_task([str(path)])
+    assert "the checkpoint has no fingerprint of its vocabulary; it may be another" in caplog.text
 
 
 def test_a_checkpoint_without_a_fingerprint(
@@ -199,7 +205,7 @@ def test_a_model_of_a_glue_task_is_not_trained_on_with_another(folder: Path, pat
     state["task_state"]["glue_task"] = "CoLA"
     torch.save(state, path)
     message = refused(configure(folder, "--restore-file", path))
-    assert "fine-tuned on CoLA there, not at all here (--finetune-from-model starts anew)" in message
+    assert "fine-tuned on CoLA there, not at all here. Give these flags its values, or name ano" in message
     build(configure(folder, "--finetune-from-model", path))
 
 
@@ -273,9 +279,41 @@ def test_a_resized_model_goes_on(folder: Path, path: Path) -> None:
 
 
 def test_resizing_needs_a_fresh_optimizer(folder: Path, path: Path) -> None:
-    flags = ["--max-positions", "16", "--restore-file", path, "--resize-positions"]
-    assert "optimizer's state for 8 positions" in refused(configure(folder, *flags))
-    build(configure(folder, *flags, "--reset-optimizer"))
+    flags = ["--max-positions", "16", "--resize-positions"]
+    build(configure(folder, *flags, "--restore-file", path))  # has no optimizer's state
+    torch.save({**torch.load(path), "last_optimizer_state": {}}, path)
+    message = refused(configure(folder, *flags, "--restore-file", path))
+    assert "optimizer's state for 8 positions" in message and message.endswith("add --reset-optimizer")
+    build(configure(folder, *flags, "--restore-file", path, "--reset-optimizer"))
+    (folder / "save").mkdir()
+    path.rename(folder / "save" / "checkpoint_last.pt")
+    message = refused(configure(folder, *flags, "--finetune-from-model", path))
+    assert message.endswith("name another --save-dir")
+
+
+@pytest.mark.parametrize("weight", ["lm_head.bias", "encoder.layers.0.fc1.weight"])
+def test_weights_that_are_missing_or_too_many(folder: Path, path: Path, weight: str) -> None:
+    state = torch.load(path)
+    state["model"]["extra"] = state["model"].pop(weight)
+    torch.save(state, path)
+    assert refused(configure(folder, "--restore-file", path)) == f"{path} lacks: {weight}"
+    state["model"][weight] = state["model"]["extra"]
+    torch.save(state, path)
+    assert refused(configure(folder, "--restore-file", path)) == f"{path} has unknown weights: extra"
+
+
+@pytest.mark.parametrize("task_state", [None, [1], "text"])
+def test_a_state_of_the_task_that_is_none(folder: Path, path: Path, task_state: object) -> None:
+    torch.save({**torch.load(path), "task_state": task_state}, path)
+    build(configure(folder, "--restore-file", path))
+
+
+def test_a_model_made_from_a_checkpoint_looks_at_no_other(folder: Path, path: Path) -> None:
+    """That one had started from a file which is gone."""
+    state = torch.load(path)
+    state["cfg"]["checkpoint"]["finetune_from_model"] = str(folder / "gone.pt")
+    torch.save(state, path)
+    checkpoint_utils.load_model_ensemble_and_task([str(path)])
 
 
 def test_other_differences_are_refused_with_resizing_too(folder: Path, path: Path) -> None:

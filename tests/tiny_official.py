@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tupe_fairseq.official import parameters
+from tupe_fairseq.official import EMBEDDINGS, TIED, parameters
 
 SIZES = {"V": 12, "D": 8, "3D": 24, "F": 6, "P": 6, "33": 33, "H": 2, "C.topic": 3}
 OPTIONS = {
@@ -22,7 +22,6 @@ OPTIONS = {
     "embedding_normalize": True,
     "encoder_normalize_before": False,
 }
-EMBEDDINGS, TIED = "decoder.sentence_encoder.embed_tokens.weight", "decoder.lm_head.weight"
 
 
 def state(relative: bool = True) -> dict[str, Any]:

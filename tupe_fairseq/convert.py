@@ -15,7 +15,6 @@ import re
 import shlex
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,7 @@ from .official_weights import Official, read
 from .vocabulary import DICTIONARY_FILE, MASK, SPECIALS, dictionary_fingerprint, write_dictionary
 
 CHECKPOINT_FILE = "model.pt"
-FILES = (CHECKPOINT_FILE, DICTIONARY_FILE)
 MORE_SPECIALS = ("<file>", "<email>", "<url>")  # behind fairseq's four in their Dictionary.__init__
-MARK = "converted"  # in the checkpoint's extra state, which a training from it replaces
 # The task's defaults: fairseq-validate can change no option that a checkpoint lacks.
 TASK = {
     "sample_break_mode": "complete",
@@ -43,14 +40,14 @@ TASK = {
 
 
 def convert(source: Path, dictionary: Path, output: Path) -> Official:
-    """Writes `output/model.pt` and `output/dict.txt`, in place of those of an earlier conversion.
+    """Writes `output/model.pt` and `output/dict.txt`, both or none.
 
     Raises:
         FileNotFoundError: a file does not exist.
-        ValueError: a file is not what it should be, the two do not fit, or `output` holds other files.
+        ValueError: a file is not what it should be, the two do not fit, or `output` exists.
         OSError: the files cannot be written.
     """
-    _check_replaceable(output)
+    _check_new(output)
     pieces, counts = read_dictionary(dictionary)
     model = read(source)
     if len(pieces) + 1 != model.vocabulary:
@@ -58,15 +55,14 @@ def convert(source: Path, dictionary: Path, output: Path) -> Official:
             f"{source} has embeddings of {model.vocabulary:,} symbols but {dictionary} makes "
             f"{len(pieces) + 1:,}: 7 special ones, its {len(pieces) - 7:,} lines and {MASK}; give its own"
         )
-    home = output.resolve()
-    home = home if home.is_dir() else home.parent  # work in the file system that takes the result
+    home = output.resolve().parent
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{output.resolve().name}.", dir=home) as work:
         fresh = Path(work, "new")
         fresh.mkdir()
         write_dictionary(fresh / DICTIONARY_FILE, pieces, counts)
         _save(checkpoint(model, str(output), [*pieces, MASK]), fresh / CHECKPOINT_FILE)
-        _publish(fresh, output.resolve(), Path(work, "old"))
+        fresh.rename(output.resolve())
     return model
 
 
@@ -126,7 +122,7 @@ def checkpoint(model: Official, data: str, symbols: list[str]) -> dict[str, Any]
         "criterion": None,
         "optimizer_history": [{**history, "lr_scheduler_state": {"best": None}}],
         "task_state": {checkpoints.VOCABULARY: dictionary_fingerprint(symbols)},
-        "extra_state": {"train_iterator": position, "val_loss": None, MARK: True},
+        "extra_state": {"train_iterator": position, "val_loss": None},
     }
 
 
@@ -137,37 +133,9 @@ def _save(state: dict[str, Any], path: Path) -> None:
         raise OSError(f"cannot write {path}: {str(error).splitlines()[0]}") from None
 
 
-def _check_replaceable(output: Path) -> None:
-    """Raises ValueError where anything but an earlier conversion stands."""
-    if output.exists() and not output.is_dir():
-        raise ValueError(f"{output} is a file; -o names a folder")
-    names = {path.name for path in output.iterdir()} if output.exists() else set()
-    if names and not (names == set(FILES) and _is_conversion(output)):
-        held = ", ".join(sorted(names)[:3])
-        raise ValueError(f"{output} holds {held}, but no earlier conversion; name another folder with -o")
-
-
-def _is_conversion(folder: Path) -> bool:
-    try:
-        extra = checkpoints.load(folder / CHECKPOINT_FILE).get("extra_state")
-    except (OSError, ValueError):
-        return False
-    return (folder / DICTIONARY_FILE).is_file() and isinstance(extra, dict) and extra.get(MARK) is True
-
-
-def _publish(fresh: Path, output: Path, replaced: Path) -> None:
-    """Moves the files to their names, the model out first and in last; an error undoes all."""
-    if not output.exists():
-        fresh.rename(output)
-        return
-    replaced.mkdir()
-    moves = [(output / name, replaced / name) for name in FILES if (output / name).exists()]
-    moves += [(fresh / name, output / name) for name in reversed(FILES)]
-    with ExitStack() as undo:
-        for source, target in moves:
-            source.rename(target)
-            undo.callback(target.rename, source)
-        undo.pop_all()
+def _check_new(output: Path) -> None:
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        raise ValueError(f"{output} exists; name a new folder with -o")
 
 
 def report(model: Official, source: Path, output: Path) -> str:

@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, D model width, V vocabulary, N masked positions of a 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -60,6 +60,8 @@ class TupeModel(BaseFairseqModel):
         self.encoder = TupeEncoder(encoder_config(cfg, vocab_size, padding_idx))
         self.lm_head = LMHead(cfg.encoder_embed_dim, vocab_size)
         self.classification_heads = nn.ModuleDict()
+        # What is done with those of a checkpoint; where one is not used, the fresh weights stay.
+        self.checkpoint_heads: Literal["required", "if they fit", "unused"] = "required"
         self.apply(init_weights)
 
     @classmethod
@@ -131,9 +133,12 @@ class TupeModel(BaseFairseqModel):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Lets a checkpoint start a model with other sentence heads, and the log says so.
 
-        A head that the checkpoint lacks, or has in other shapes, keeps its fresh weights; one that the model
-        lacks is left out. With --resize-positions, position tables of another length are made to fit. Nothing
-        else may be missing or left over, or have another shape.
+        A head that the model lacks is left out; `checkpoint_heads` says what happens to those that it has.
+        With --resize-positions, position tables of another length are made to fit. Nothing else may be
+        missing or left over, or have another shape.
+
+        Raises:
+            ValueError: a sentence head is required, and the checkpoint has none that fits.
         """
         super().upgrade_state_dict_named(state_dict, name)
         prefix = f"{name}." if name else ""
@@ -151,12 +156,16 @@ class TupeModel(BaseFairseqModel):
             if head not in own:
                 logger.warning("the checkpoint's sentence head %s is left out, as this model has none", head)
                 continue
+            why = "none of that name" if not weights else "other shapes"
             if shapes(weights) == shapes(own[head]):
-                logger.info("sentence head %s: from the checkpoint", head)
-            else:
-                why = "other shapes" if weights else "none of that name"
+                why = "that of another task" if self.checkpoint_heads == "unused" else ""
+            elif self.checkpoint_heads == "required":
+                raise ValueError(f"the checkpoint is no model of this task: of its head {head} it has {why}")
+            if why:
                 logger.warning("sentence head %s: fresh weights, as the checkpoint has %s", head, why)
                 weights = own[head]
+            else:
+                logger.info("sentence head %s: from the checkpoint", head)
             state_dict.update({f"{prefix}{head}.{weight}": value for weight, value in weights.items()})
 
     def _resize_positions(self, state_dict: dict[str, Tensor], prefix: str) -> None:

@@ -67,10 +67,16 @@ def _understood(state: dict[str, Any]) -> Official:
     stored = _model_of_theirs(state)
     options = _options(state.get("args"))
     relative = RELATIVE_POSITIONS in stored
+    if options.get("rel_pos", relative) is not relative:
+        raise ValueError(
+            f"its option rel_pos is {_shown(options['rel_pos'])} but {RELATIVE_POSITIONS} is "
+            f"{'there' if relative else 'missing'}"
+        )
     layers = next(i for i in count() if f"decoder.sentence_encoder.layers.{i}.fc1.weight" not in stored)
     found = (re.fullmatch(r"classification_heads\.(\w+)\.dense\.weight", name, re.ASCII) for name in stored)
     # Names that torch's ModuleDict cannot take are left to `_check_names`.
-    heads = [match[1] for match in found if match and not hasattr(torch.nn.ModuleDict(), match[1])]
+    taken = torch.nn.ModuleDict()
+    heads = [match[1] for match in found if match and not hasattr(taken, match[1])]
     table = parameters(layers, relative, heads)
     _check_names(stored, table)
     weights = {name: _float32(name, weight) for name, weight in stored.items()}

@@ -87,10 +87,10 @@ def plot_curves(runs: list[str], out: str, unigram_bits: float | None = None) ->
 
 def position_terms(model: TupeModel, length: int) -> np.ndarray:
     """What positions alone add to the logits of every layer: (H, T, T) for T = `length`."""
-    terms = model.encoder.position_bias(length)
-    bias = terms.bias
-    if bias is None:  # of BERT-A^d: its products of positions with positions
-        bias = terms.query * model.encoder.cfg.scale @ terms.key.transpose(1, 2)
+    positions = model.encoder.position_bias
+    bias = positions(length).bias
+    if bias is None and positions.absolute is not None:  # BERT-A^d: its layers compute all four terms
+        bias = positions.absolute(length)
     return bias.detach().double().numpy()
 
 
@@ -169,7 +169,7 @@ def draw_matrices(panels: dict[str, np.ndarray], title: str, out: str) -> None:
         axes.set_xlabel("key position")
     for axes in grid[:, 0]:
         axes.set_ylabel("query position")
-    figure.colorbar(image, ax=grid, shrink=0.8, label="added to the attention logit")
+    figure.colorbar(image, ax=grid, shrink=0.8, label="in the attention logit")
     figure.suptitle(title)
     figure.savefig(out, dpi=150)
     plt.close(figure)

@@ -223,12 +223,12 @@ class PositionBias(nn.Module):
                 f"a sequence of {length} tokens is longer than the model's {self.max_positions} positions; "
                 "shorten it (--tokens-per-sample) or train with a larger --max-positions"
             )
-        parts = [part for part in (self.absolute, self.relative) if part is not None]
-        query, key = None, None
-        if self.absolute is not None and self.variant.cross_terms:
+        query, key, absolute = None, None, self.absolute
+        if absolute is not None and self.variant.cross_terms:
             # (x_i W_Q + p_i U_Q)(x_j W_K + p_j U_K), which the layers compute, has all four terms.
-            query, key = self.absolute.project(length)
-            parts.remove(self.absolute)
+            query, key = absolute.project(length)
+            absolute = None
+        parts = [part for part in (absolute, self.relative) if part is not None]
         if not parts:
             return PositionTerms(None, query, key)
         bias = reduce(torch.add, [part(length) for part in parts])

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import checkpoints
-from .config import SHAPE, TupeConfig
+from .config import SHAPE
+from .model import TupeModel
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ class Start(NamedTuple):
 
     path: Path
     resumed: bool  # with the optimizer's state, which has the shapes of the weights
+    own: bool = False  # the last of SAVE_DIR
 
 
 def find_start(options: Any) -> Start | None:
@@ -37,7 +39,7 @@ def find_start(options: Any) -> Start | None:
         return Start(Path(options.restore_file.replace(".pt", f"{suffix}.pt")), resumed)
     last = Path(options.save_dir, _LAST.replace(".pt", f"{suffix}.pt"))
     if last.exists():
-        return Start(last, resumed)
+        return Start(last, resumed, own=True)
     if options.continue_once is not None:
         return Start(Path(options.continue_once), resumed)
     if options.finetune_from_model is not None:
@@ -45,13 +47,12 @@ def find_start(options: Any) -> Start | None:
     return None
 
 
-def check_start(start: Start, cfg: TupeConfig, symbols: int, task_state: dict[str, Any]) -> None:
+def check_start(start: Start, model: TupeModel, task_state: dict[str, Any]) -> None:
     """Refuses a checkpoint whose weights do not fit, or would mean something else.
 
     Args:
-        cfg: the options of the model that is about to be trained.
-        symbols: size of its vocabulary.
-        task_state: what the task that is about to be trained would put into checkpoints.
+        model: what is about to be trained. It is told what to do with the checkpoint's sentence heads.
+        task_state: what its task would put into checkpoints.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -59,26 +60,52 @@ def check_start(start: Start, cfg: TupeConfig, symbols: int, task_state: dict[st
     """
     state = checkpoints.load(start.path)
     options = checkpoints.model_options(state, start.path)
-    there = {name: str(options.get(name)) for name in SHAPE}
-    here = {name: str(getattr(cfg, name)) for name in SHAPE}
-    differ = [name for name in SHAPE if there[name] != here[name]]
-    resize = cfg.resize_positions and "max_positions" in differ
-    if resize:
+    differ = [name for name in SHAPE if str(options.get(name)) != str(getattr(model.cfg, name))]
+    if model.cfg.resize_positions and "max_positions" in differ:
+        _check_resizing(start, state, options)
         differ.remove("max_positions")
-    problems = [f"{name} {there[name]} there, {here[name]} here ({_flag(name)})" for name in differ]
-    problems += _other_vocabulary(state, start.path, symbols, task_state[checkpoints.VOCABULARY])
-    if start.resumed:
-        problems += _other_glue_task(state, task_state)
+    here = vars(model.cfg)
+    problems = [f"{name} {options.get(name)} there, {here[name]} here ({_flag(name)})" for name in differ]
+    symbols, fingerprint = model.encoder.cfg.vocab_size, task_state[checkpoints.VOCABULARY]
+    problems += _other_vocabulary(state, start.path, symbols, fingerprint)
+    known, own = (of.get(checkpoints.GLUE_TASK) for of in (task_state_of(state), task_state))
+    if start.resumed and known not in (None, own):
+        problems.append(f"fine-tuned on {known} there, {own or 'not at all'} here")
     if problems:
-        way_out = "Give these flags its values, or name another checkpoint (or --save-dir)."
+        another = "--save-dir" if start.own else "checkpoint"
+        way_out = f"Give these flags its values, or name another {another}."
         if differ == ["max_positions"]:
             way_out = f"{way_out} --resize-positions makes its position rows fit."
         raise ValueError(f"{start.path} is of another model: {'; '.join(problems)}. {way_out}")
-    if resize and start.resumed:
+    _check_names(start, checkpoints.model_weights(state), model)
+    if not start.resumed:
+        model.checkpoint_heads = "if they fit" if known in (None, own) else "unused"
+
+
+def _check_resizing(start: Start, state: dict[str, Any], options: dict[str, Any]) -> None:
+    if start.resumed and "last_optimizer_state" in state:
+        way_out = "name another --save-dir" if start.own else "add --reset-optimizer"
         raise ValueError(
-            f"{start.path} has an optimizer's state for {there['max_positions']} positions, which "
-            "--resize-positions leaves alone; add --reset-optimizer, or use --finetune-from-model"
+            f"{start.path} has an optimizer's state for {options.get('max_positions')} positions, which "
+            f"--resize-positions cannot change; {way_out}"
         )
+
+
+def _check_names(start: Start, weights: dict[str, Any], model: TupeModel) -> None:
+    """Options that agree promise the same weights, but for sentence heads, which may come and go."""
+    own, heads = model.state_dict().keys(), "classification_heads."
+    for problem, names in (("lacks", own - weights.keys()), ("has unknown weights", weights.keys() - own)):
+        optional = problem != "lacks" or not start.resumed
+        names = sorted(name for name in names if not (optional and name.startswith(heads)))
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise ValueError(f"{start.path} {problem}: {', '.join(names[:3])}{more}")
+
+
+def task_state_of(state: dict[str, Any]) -> dict[str, Any]:
+    """What the task of a checkpoint has put into it."""
+    task_state = state.get("task_state")
+    return task_state if isinstance(task_state, dict) else {}
 
 
 def check_vocabulary(state: dict[str, Any], source: str | Path, symbols: int, fingerprint: str) -> None:
@@ -99,20 +126,12 @@ def _other_vocabulary(state: dict[str, Any], source: str | Path, symbols: int, f
     there = len(checkpoints.model_weights(state, source)[checkpoints.EMBEDDINGS])
     if there != symbols:
         return [f"a vocabulary of {there:,} there, of {symbols:,} here (dict.txt of the data folder)"]
-    known = (state.get("task_state") or {}).get(checkpoints.VOCABULARY)
+    known = task_state_of(state).get(checkpoints.VOCABULARY)
     if known is None:
         logger.warning("%s has no fingerprint of its vocabulary; its size was compared alone", source)
     elif known != fingerprint:
         return [f"another vocabulary of the same {symbols:,} pieces (dict.txt of the data folder)"]
     return []
-
-
-def _other_glue_task(state: dict[str, Any], task_state: dict[str, Any]) -> list[str]:
-    """To go on with another task would train its sentence head further; a fresh start may take the model."""
-    there, here = (of.get(checkpoints.GLUE_TASK) for of in (state.get("task_state") or {}, task_state))
-    if there in (None, here):
-        return []
-    return [f"fine-tuned on {there} there, {here or 'not at all'} here (--finetune-from-model starts anew)"]
 
 
 def _flag(option: str) -> str:

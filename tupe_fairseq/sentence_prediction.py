@@ -135,18 +135,12 @@ class TupeSentencePredictionTask(TupeTask):
         means = (BATCH_MEAN + name for name in names)
         return {"tupe_sentence_prediction": ("loss", *names, *means)}
 
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Builds the model and gives it a sentence head for the task.
-
-        Raises:
-            ValueError: rows may be longer than the model has positions for.
-        """
-        model = super().build_model(cfg, from_checkpoint)
+    def prepare_model(self, model: Any) -> None:
+        """Gives the model a sentence head for the task."""
         model.register_classification_head(self.cfg.classification_head_name, self.prepared.task.outputs)
         # Nothing here uses the LM head. Without a gradient it is neither decayed (the authors' code leaves it
         # as it was, too) nor waited for by DistributedDataParallel.
         model.lm_head.requires_grad_(False)
-        return model
 
     def reduce_metrics(self, logging_outputs: list, criterion: Any) -> None:
         """Logs what the criterion does and, in evaluation, the task's metrics over all rows so far."""

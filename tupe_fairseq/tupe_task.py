@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from .blocks import adjust_iterator
 from .checkpoints import VOCABULARY
 from .restoring import check_start, find_start
 from .vocabulary import MASK, dictionary_fingerprint
+
+logger = logging.getLogger(__name__)
 
 
 class TupeTask(FairseqTask):
@@ -31,7 +34,9 @@ class TupeTask(FairseqTask):
         Raises:
             ValueError: the checkpoint was trained with another vocabulary.
         """
-        if state_dict.get(VOCABULARY, self.fingerprint) != self.fingerprint:
+        if VOCABULARY not in state_dict:
+            logger.warning("the checkpoint has no fingerprint of its vocabulary; it may be another")
+        elif state_dict[VOCABULARY] != self.fingerprint:
             raise ValueError(
                 f"the checkpoint was trained with another vocabulary than that of {self.cfg.data}; "
                 "name a data folder that was prepared with its own"
@@ -46,13 +51,17 @@ class TupeTask(FairseqTask):
             ValueError: it does not fit, or the metric that is to choose checkpoints does not exist.
         """
         model = super().build_model(cfg, from_checkpoint)
+        self.prepare_model(model)
         whole = whole_config(cfg)
         if "checkpoint" in whole and not from_checkpoint:
             self._check_metric(whole)
             start = find_start(whole["checkpoint"])
             if start is not None:
-                check_start(start, model.cfg, len(self.dictionary), self.state_dict())
+                check_start(start, model, self.state_dict())
         return model
+
+    def prepare_model(self, model: Any) -> None:
+        """What a task changes in a model before any weights are loaded into it."""
 
     def metric_names(self) -> dict[str, Sequence[str]]:
         """What a validation reports, by the name of the criterion."""
