@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,14 @@ import torch
 from tiny_model import RunsCode
 
 from tupe_fairseq import checkpoints
+from tupe_fairseq.config import TupeConfig
 
-OPTIONS = {"_name": "tupe_r_tiny", "variant": "tupe_r", "rel_pos_bins": 32}
+OPTIONS = {
+    "_name": "tupe_r_tiny",
+    "variant": "tupe_r",
+    **dict.fromkeys(checkpoints.SHAPE[1:], 4),
+    "dropout": 0.1,
+}
 STATE = {"model": {"weight": torch.arange(6.0)}, "cfg": {"model": OPTIONS}, "args": None}
 
 
@@ -101,8 +108,53 @@ def test_models_of_others(state: dict, message: str) -> None:
 @pytest.mark.parametrize("value", ["tupe_r\n--adam-betas", "a b", "", "x;y", ["tupe_r"], "--user-dir"])
 def test_options_that_are_no_names_are_refused(value: object) -> None:
     """They become words of a command line, in which a line break would add flags."""
-    state = {"cfg": {"model": {"_name": "tupe_r_tiny", "variant": value, "rel_pos_bins": 32, "dropout": 0.1}}}
     with pytest.raises(ValueError, match="'variant' is neither a name nor a number"):
-        checkpoints.model_options(state)
-    state["cfg"]["model"]["variant"] = "tupe_r"
-    assert checkpoints.model_options(state) == state["cfg"]["model"]
+        checkpoints.model_options({"cfg": {"model": {**OPTIONS, "variant": value}}})
+    assert checkpoints.model_options({"cfg": {"model": OPTIONS}}) == OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("_name", None, "holds a model None, 'tupe_r', which is unknown"),
+        ("variant", "nosuch", "holds a model 'tupe_r_tiny', 'nosuch', which is unknown"),
+        ("encoder_layers", "two", "its model option encoder_layers is 'two'"),
+        ("max_positions", None, "its model option max_positions is None"),
+        ("encoder_embed_dim", 8.0, "its model option encoder_embed_dim is 8.0"),
+        ("dropout", "x", "its model option dropout is 'x'"),
+    ],
+)
+def test_options_of_another_kind_are_refused(option: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^here.pt .*{message}"):
+        checkpoints.model_options({"cfg": {"model": {**OPTIONS, option: value}}}, "here.pt")
+
+
+def test_the_options_that_shape_a_model_are_those_of_the_plugin() -> None:
+    """All but the dropouts, and what a load may do."""
+    names = [field.name for field in fields(TupeConfig) if not field.name.endswith("dropout")]
+    assert sorted(checkpoints.SHAPE) == sorted(set(names) - {"_name", "resize_positions"})
+
+
+@pytest.mark.parametrize(
+    ("weight", "kind"),
+    [
+        (torch.ones(2, 2, dtype=torch.long), r"a tensor of torch.int64 \(torch.strided\)"),
+        (torch.ones(2, 2, dtype=torch.complex64), "a tensor of torch.complex64"),
+        (torch.ones(2, 2).to_sparse(), r"a tensor of torch.float32 \(torch.sparse_coo\)"),
+        ("text", "a str"),
+        (None, "a NoneType"),
+    ],
+)
+def test_weights_that_are_none(weight: object, kind: str) -> None:
+    """torch would round or drop parts of some of these in silence."""
+    for name in (checkpoints.EMBEDDINGS, "another"):
+        weights = {checkpoints.EMBEDDINGS: torch.ones(2, 2), name: weight}
+        with pytest.raises(ValueError, match=f"^here.pt: the weight {name} is {kind}"):
+            checkpoints.model_weights({"model": weights}, "here.pt")
+    with pytest.raises(ValueError, match="is no matrix"):
+        checkpoints.model_weights({"model": {checkpoints.EMBEDDINGS: torch.ones(2)}})
+
+
+def test_a_folder(path: Path) -> None:
+    with pytest.raises(ValueError, match="is a folder; name a checkpoint in it"):
+        checkpoints.load(path.parent)

@@ -145,6 +145,7 @@ def test_sequences_longer_than_the_model_are_refused_when_it_is_built() -> None:
         ({"rel_pos_bins": 33}, "even number of at least 4 buckets, not 33"),
         ({"max_rel_pos": 8}, "must exceed the 8 exact distances"),
         ({"max_positions": 0}, "max_positions must be at least 1"),
+        ({"pooler_dropout": 2.0}, "--pooler-dropout must be a probability below 1"),
     ],
 )
 def test_impossible_options_are_refused(option: dict, sentence: str) -> None:
@@ -233,6 +234,10 @@ def test_a_checkpoint_whose_weights_do_not_fit_is_refused() -> None:
     for state, name in ((missing, r"lm_head\.bias"), (shape, r"fc1\.weight"), (left_over, r"layers\.1\.fc1")):
         with pytest.raises(ValueError, match=rf"(?s)weights do not fit its options: .*{name}"):
             load_model(state)
+    hostile = checkpoint(small())
+    hostile["model"]["classification_heads.keys.out_proj.weight"] = torch.zeros(2, 16)
+    with pytest.raises(ValueError, match="weights do not fit its options"):
+        load_model(hostile)
     with pytest.raises(ValueError, match="holds no options of a model"):
         load_model({"model": small().state_dict()})
     with pytest.raises(ValueError, match="holds no weights of a model"):

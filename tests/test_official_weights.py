@@ -232,6 +232,32 @@ def test_the_relative_table_must_have_the_heads_of_the_options(path: Path) -> No
     assert read(path, state).options["encoder_attention_heads"] == 4
 
 
+@pytest.mark.parametrize(
+    "option, wrong, right",
+    [
+        ("encoder_layers", 3, 2),
+        ("max_positions", 99, 5),
+        ("encoder_embed_dim", 16, 8),
+        ("encoder_ffn_embed_dim", 7, 6),
+    ],
+)
+def test_sizes_of_the_options_must_be_those_of_the_weights(
+    path: Path, option: str, wrong: int, right: int
+) -> None:
+    """A layer that was lost would go unseen, for example."""
+    state = tiny_official.state()
+    setattr(state["args"], option, right)
+    assert read(path, state).options[option] == right
+    setattr(state["args"], option, wrong)
+    assert f"its option {option} is {wrong}, its weights have {right}" in refusal(path, state)
+
+
+def test_a_model_without_layers(path: Path) -> None:
+    state = tiny_official.state()
+    state["model"] = {name: weight for name, weight in state["model"].items() if ".layers." not in name}
+    assert refusal(path, state).endswith("it holds no layers")
+
+
 # Names
 
 

@@ -181,6 +181,22 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path, figures: list[Figure]) 
     assert [text.get_text() for text in figures[0].axes[0].get_legend().get_texts()] == runs
 
 
+def test_names_that_matplotlib_would_read_otherwise(tmp_path: Path, figures: list[Figure]) -> None:
+    runs = [str(log(tmp_path / name, "valid", {1: 2.0})) for name in ("_hidden", "a$x_$")]
+    plots.plot_curves(runs, str(tmp_path / "curves"))
+    assert_a_picture(tmp_path / "curves")
+    legend = [text.get_text() for text in figures[0].axes[0].get_legend().get_texts()]
+    assert legend == ["./_hidden", r"a\$x_\$"]
+
+
+def test_weights_that_are_no_numbers_are_not_drawn(tmp_path: Path) -> None:
+    model = small()
+    torch.nn.init.constant_(model.encoder.position_bias.absolute.query.weight, float("nan"))
+    torch.save(checkpoint(model), tmp_path / "c.pt")
+    with pytest.raises(ValueError, match="no finite numbers"):
+        plots.plot_positions(str(tmp_path / "c.pt"), str(tmp_path / "out.png"))
+
+
 def test_one_run(tmp_path: Path, figures: list[Figure]) -> None:
     run = log(log(tmp_path, "train_inner", {1: 9.0}), "valid", {1: 2.0})
     plots.plot_curves([str(run)], str(tmp_path / "curves.png"))

@@ -283,7 +283,7 @@ def test_resizing_needs_a_fresh_optimizer(folder: Path, path: Path) -> None:
     build(configure(folder, *flags, "--restore-file", path))  # has no optimizer's state
     torch.save({**torch.load(path), "last_optimizer_state": {}}, path)
     message = refused(configure(folder, *flags, "--restore-file", path))
-    assert "optimizer's state for 8 positions" in message and message.endswith("add --reset-optimizer")
+    assert "state for another number of positions" in message and message.endswith("add --reset-optimizer")
     build(configure(folder, *flags, "--restore-file", path, "--reset-optimizer"))
     (folder / "save").mkdir()
     path.rename(folder / "save" / "checkpoint_last.pt")
@@ -300,6 +300,51 @@ def test_weights_that_are_missing_or_too_many(folder: Path, path: Path, weight: 
     state["model"][weight] = state["model"]["extra"]
     torch.save(state, path)
     assert refused(configure(folder, "--restore-file", path)) == f"{path} has unknown weights: extra"
+
+
+def test_a_weight_of_another_shape(folder: Path, path: Path) -> None:
+    state = torch.load(path)
+    state["model"]["lm_head.bias"] = torch.zeros(3)
+    torch.save(state, path)
+    assert refused(configure(folder, "--restore-file", path)) == f"{path} has in another shape: lm_head.bias"
+
+
+def test_one_position_cannot_be_stretched(folder: Path) -> None:
+    path = folder / "model.pt"
+    save(configure(folder), path)
+    state = torch.load(path)
+    state["cfg"]["model"]["max_positions"] = 1
+    table = "encoder.position_bias.absolute.embedding.weight"
+    state["model"][table] = state["model"][table][:2].clone()
+    torch.save(state, path)
+    message = refused(configure(folder, "--finetune-from-model", path, "--resize-positions"))
+    assert f"{path} cannot be resized: a table of one position" in message
+
+
+@pytest.mark.parametrize("missing", ["optimizer_history", "extra_state"])
+def test_a_file_without_the_record_of_a_training(folder: Path, path: Path, missing: str) -> None:
+    state = torch.load(path)
+    del state[missing]
+    torch.save(state, path)
+    message = refused(configure(folder, "--finetune-from-model", path))
+    assert f"{path} has weights without the record of a training" in message
+
+
+def test_a_training_does_not_go_on_without_its_optimizer(folder: Path, path: Path) -> None:
+    """fairseq would count its updates from 0 again, and its batches from where they were."""
+    state = torch.load(path)
+    state["optimizer_history"][-1]["num_updates"] = 3
+    torch.save(state, path)
+    message = refused(configure(folder, "--restore-file", path))
+    assert "was saved without the optimizer's state, so its training cannot go on" in message
+    build(configure(folder, "--restore-file", path, "--reset-optimizer"))
+    torch.save({**state, "last_optimizer_state": {}}, path)
+    build(configure(folder, "--restore-file", path))
+
+
+@pytest.mark.parametrize("flag", ["--fp16", "--bf16"])
+def test_half_precision_needs_a_gpu(folder: Path, flag: str) -> None:
+    assert refused(configure(folder, flag, "--cpu")).startswith(f"{flag} needs a GPU")
 
 
 @pytest.mark.parametrize("task_state", [None, [1], "text"])

@@ -343,6 +343,15 @@ def test_head_and_frozen_lm_head(tasks: dict, name: str) -> None:
         assert parameter.requires_grad != key.startswith("lm_head."), key
 
 
+def test_a_model_of_another_task_is_not_validated(tasks: dict) -> None:
+    own = tasks["RTE"].state_dict()
+    assert own["glue_task"] == "RTE"
+    tasks["RTE"].load_state_dict(own)
+    tasks["RTE"].load_state_dict({**own, "glue_task": None})
+    with pytest.raises(ValueError, match=r"the checkpoint was fine-tuned on CoLA, and .*/RTE is of RTE"):
+        tasks["RTE"].load_state_dict({**own, "glue_task": "CoLA"})
+
+
 def test_metrics_that_may_choose_the_checkpoint(tasks: dict, rte: Path, stsb: Path) -> None:
     assert tasks["RTE"].metric_names() == {
         "tupe_sentence_prediction": ("loss", "accuracy", "batch_mean_accuracy")

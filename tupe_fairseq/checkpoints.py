@@ -10,6 +10,19 @@ from typing import Any
 
 import torch
 
+from .variants import VARIANTS
+
+# The options that decide which weights a model has and what they mean; the others may change with every run.
+SHAPE = (
+    "variant",
+    "encoder_layers",
+    "encoder_embed_dim",
+    "encoder_ffn_embed_dim",
+    "encoder_attention_heads",
+    "max_positions",
+    "rel_pos_bins",
+    "max_rel_pos",
+)
 # Names in the state of our tasks, which fairseq keeps in checkpoints as "task_state".
 VOCABULARY = "vocabulary"  # fingerprint
 GLUE_TASK = "glue_task"  # name of the task that a model was fine-tuned on
@@ -29,9 +42,12 @@ def load(path: str | Path, classes: Sequence[type | tuple[type, str]] = ()) -> d
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: the file is empty, damaged, no checkpoint, or holds more than tensors and plain values.
+        ValueError: the file is empty, damaged, a folder, no checkpoint, or holds more than tensors and plain
+            values.
     """
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a checkpoint in it")
     if not path.is_file():
         raise FileNotFoundError(f"no checkpoint {path}")
     if not path.stat().st_size:
@@ -67,12 +83,30 @@ def model_weights(state: dict[str, Any], source: str | Path = "the checkpoint") 
         source: where that came from, for the message.
 
     Raises:
-        ValueError: there are none of a tupe model.
+        ValueError: there are none of a tupe model, or one is no tensor of floating-point numbers.
     """
     weights = state.get("model")
     if not isinstance(weights, dict) or EMBEDDINGS not in weights:
         raise ValueError(f"{source} holds no weights of a model of this plugin: {EMBEDDINGS} is missing")
+    check_weights(weights, source)
+    if weights[EMBEDDINGS].dim() != 2:
+        raise ValueError(f"{source} holds no weights of a model: {EMBEDDINGS} is no matrix")
     return weights
+
+
+def check_weights(weights: dict[str, Any], source: str | Path = "the checkpoint") -> None:
+    """Refuses what torch would convert, or fail on, in silence or in its own words.
+
+    Raises:
+        ValueError: a weight is no ordinary tensor of floating-point numbers.
+    """
+    for name, weight in weights.items():
+        kind = f"a {type(weight).__name__}"
+        if isinstance(weight, torch.Tensor):
+            if weight.is_floating_point() and weight.layout is torch.strided:
+                continue
+            kind = f"a tensor of {weight.dtype} ({weight.layout})"
+        raise ValueError(f"{source}: the weight {name} is {kind}, not a tensor of floating-point numbers")
 
 
 def model_options(state: dict[str, Any], source: str | Path = "the checkpoint") -> dict[str, Any]:
@@ -83,7 +117,7 @@ def model_options(state: dict[str, Any], source: str | Path = "the checkpoint") 
         source: where that came from, for the message.
 
     Raises:
-        ValueError: the checkpoint is not of a tupe model.
+        ValueError: the checkpoint is not of a tupe model, or an option is missing or not of its kind.
     """
     cfg = state.get("cfg")
     options = cfg.get("model") if isinstance(cfg, dict) else None
@@ -97,4 +131,14 @@ def model_options(state: dict[str, Any], source: str | Path = "the checkpoint") 
             raise ValueError(
                 f"{source} was not used: its model option {name!r} is neither a name nor a number"
             )
+    if not isinstance(options.get("_name"), str) or options["variant"] not in VARIANTS:
+        raise ValueError(
+            f"{source} holds a model {options.get('_name')!r}, {options['variant']!r}, which is unknown"
+        )
+    for name in SHAPE[1:]:
+        if type(options.get(name)) is not int:
+            raise ValueError(f"{source} was not used: its model option {name} is {options.get(name)!r}")
+    for name, value in options.items():
+        if name.endswith("dropout") and type(value) not in (int, float):
+            raise ValueError(f"{source} was not used: its model option {name} is {value!r}")
     return options

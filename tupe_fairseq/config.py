@@ -69,14 +69,6 @@ class TupeConfig(FairseqDataclass):
     pooler_dropout: float = field(default=0.0, metadata={"help": "dropout in the sentence head"})
 
 
-# The options that decide which weights a model has and what they mean; the others may change with every run.
-SHAPE = [
-    f.name
-    for f in fields(TupeConfig)
-    if f.name not in ("_name", "resize_positions") and not f.name.endswith("dropout")
-]
-
-
 def complete(options: Mapping[str, Any]) -> TupeConfig:
     """The options of a model, in a checkpoint for example; those that it lacks have their defaults."""
     names = {f.name for f in fields(TupeConfig)} - {"_name"}
@@ -89,6 +81,8 @@ def encoder_config(cfg: TupeConfig, vocab_size: int, padding_idx: int) -> Encode
     Raises:
         ValueError: the options contradict each other; the sentence names the flag to change.
     """
+    if not 0 <= cfg.pooler_dropout < 1:
+        raise ValueError(f"--pooler-dropout must be a probability below 1, not {cfg.pooler_dropout}")
     return EncoderConfig(
         variant=VARIANTS[str(cfg.variant)],
         vocab_size=vocab_size,

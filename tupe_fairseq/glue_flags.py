@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import checkpoints
-from .config import SHAPE
+from .checkpoints import SHAPE
 from .glue import LONGEST, PreparedTask
 from .restoring import check_vocabulary
 from .vocabulary import DICTIONARY_FILE, MASK, SPECIALS, dictionary_fingerprint, read_dictionary

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from fairseq.models import BaseFairseqModel, register_model, register_model_architecture
 from torch import Tensor, nn
 
-from .checkpoints import EMBEDDINGS, model_options, model_weights
+from .checkpoints import EMBEDDINGS, check_weights, model_options, model_weights
 from .config import TupeConfig, architectures, complete, encoder_config
 from .encoder import TupeEncoder, init_weights
 from .positional import LAYER_NORM_EPS, resize_positions
@@ -141,9 +141,10 @@ class TupeModel(BaseFairseqModel):
             ValueError: a sentence head is required, and the checkpoint has none that fits.
         """
         super().upgrade_state_dict_named(state_dict, name)
+        check_weights(state_dict)
         prefix = f"{name}." if name else ""
         if self.cfg.resize_positions:
-            self._resize_positions(state_dict, f"{prefix}encoder.")
+            self.resize_positions(state_dict, prefix)
         self._fit_heads(state_dict, f"{prefix}classification_heads.")
 
     def _fit_heads(self, state_dict: dict[str, Tensor], prefix: str) -> None:
@@ -168,16 +169,22 @@ class TupeModel(BaseFairseqModel):
                 logger.info("sentence head %s: from the checkpoint", head)
             state_dict.update({f"{prefix}{head}.{weight}": value for weight, value in weights.items()})
 
-    def _resize_positions(self, state_dict: dict[str, Tensor], prefix: str) -> None:
+    def resize_positions(self, state_dict: dict[str, Tensor], prefix: str = "") -> None:
+        """Makes the position tables of a checkpoint fit this model, in place.
+
+        Raises:
+            ValueError: there is no row of a position to stretch.
+        """
         for table, reset in self.encoder.position_tables().items():
-            rows = state_dict[prefix + table]
+            table = f"{prefix}encoder.{table}"
+            rows = state_dict[table]
             there, here = len(rows) - reset, self.max_positions()
             if there != here:
                 logger.info(
                     "%s: %s positions in the checkpoint, %s here; its rows are %s",
                     *(table, there, here, "cut" if here < there else "interpolated"),
                 )
-                state_dict[prefix + table] = resize_positions(rows, here, reset)
+                state_dict[table] = resize_positions(rows, here, reset)
 
 
 def shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
@@ -197,12 +204,12 @@ def load_model(state: dict[str, Any]) -> TupeModel:
     cfg = complete(model_options(state))
     weights = dict(model_weights(state))
     model = TupeModel(cfg, len(weights[EMBEDDINGS]), padding_idx=PAD)
-    for key, weight in weights.items():
-        if key.startswith("classification_heads.") and key.endswith(".out_proj.weight"):
-            model.register_classification_head(key.split(".")[1], weight.size(0))
     try:
+        for key, weight in weights.items():
+            if key.startswith("classification_heads.") and key.endswith(".out_proj.weight"):
+                model.register_classification_head(key.split(".")[1], weight.size(0))
         model.load_state_dict(weights, strict=True)
-    except RuntimeError as error:
+    except (RuntimeError, KeyError, IndexError, AttributeError) as error:  # as a hostile file may cause
         raise ValueError(f"the checkpoint's weights do not fit its options: {error}") from None
     return model.eval()
 

@@ -73,6 +73,8 @@ def _understood(state: dict[str, Any]) -> Official:
             f"{'there' if relative else 'missing'}"
         )
     layers = next(i for i in count() if f"decoder.sentence_encoder.layers.{i}.fc1.weight" not in stored)
+    if not layers:
+        raise ValueError("it holds no layers")
     found = (re.fullmatch(r"classification_heads\.(\w+)\.dense\.weight", name, re.ASCII) for name in stored)
     # Names that torch's ModuleDict cannot take are left to `_check_names`.
     taken = torch.nn.ModuleDict()
@@ -91,6 +93,9 @@ def _understood(state: dict[str, Any]) -> Official:
         "encoder_attention_heads": _attention_heads(options, sizes),
         "max_positions": sizes["P"] - 1,
     }
+    for name, value in shape.items():
+        if name in options and options[name] != value:
+            raise ValueError(f"its option {name} is {_shown(options[name])}, its weights have {value}")
     return Official(
         options={**shape, **BUCKETS, **_dropouts(options)},
         weights={table[name][0]: weight for name, weight in weights.items() if name != TIED},

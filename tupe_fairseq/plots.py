@@ -45,7 +45,8 @@ def read_curve(run: str | Path, subset: str = "valid", key: str = "loss") -> tup
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
     if key not in events.Tags()["scalars"]:
-        raise FileNotFoundError(f"{folder} holds no '{key}', only {', '.join(events.Tags()['scalars'])}")
+        names = ", ".join(events.Tags()["scalars"]) or "no scalars"
+        raise FileNotFoundError(f"{folder} holds no '{key}', only {names}")
     scalars = {event.step: event.value for event in events.Scalars(key)}  # a resumed run repeats steps
     return list(scalars), list(scalars.values())
 
@@ -59,6 +60,9 @@ def plot_curves(runs: list[str], out: str, unigram_bits: float | None = None) ->
     names = [Path(run).name for run in runs]
     if len(set(names)) < len(runs):
         names = runs
+    # matplotlib leaves names that begin with "_" out of the legend, and reads formulas between "$".
+    names = [f"./{name}" if name.startswith("_") else name for name in names]
+    names = [name.replace("$", r"\$") for name in names]
     for i, run in enumerate(runs):
         training, validation = ("training", "validation") if len(runs) == 1 else (None, names[i])
         if has_curve(run, "train_inner"):  # not of a run shorter than its --log-interval
@@ -81,7 +85,7 @@ def plot_curves(runs: list[str], out: str, unigram_bits: float | None = None) ->
         axes.set(title="Masked language modelling", ylabel="loss (bits a masked token)")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    figure.savefig(out, dpi=150)
+    figure.savefig(out, dpi=150, format="png")
     plt.close(figure)
 
 
@@ -159,6 +163,8 @@ def draw_matrices(panels: dict[str, np.ndarray], title: str, out: str) -> None:
         rows, columns, figsize=(1.4 + 2.8 * columns, 0.6 + 3 * rows), layout="constrained", squeeze=False
     )
     limit = max(np.abs(panel).max() for panel in panels.values())
+    if not np.isfinite(limit):
+        raise ValueError("the model's positions have weights that are no finite numbers")
     for axes in grid.flat[len(panels) :]:
         axes.axis("off")
     for axes, (name, panel) in zip(grid.flat, panels.items()):
@@ -171,7 +177,7 @@ def draw_matrices(panels: dict[str, np.ndarray], title: str, out: str) -> None:
         axes.set_ylabel("query position")
     figure.colorbar(image, ax=grid, shrink=0.8, label="in the attention logit")
     figure.suptitle(title)
-    figure.savefig(out, dpi=150)
+    figure.savefig(out, dpi=150, format="png")
     plt.close(figure)
 
 

@@ -11,8 +11,10 @@ import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from . import checkpoints
-from .config import SHAPE
+from .checkpoints import SHAPE
 from .model import TupeModel
 
 logger = logging.getLogger(__name__)
@@ -60,9 +62,11 @@ def check_start(start: Start, model: TupeModel, task_state: dict[str, Any]) -> N
     """
     state = checkpoints.load(start.path)
     options = checkpoints.model_options(state, start.path)
+    weights = dict(checkpoints.model_weights(state, start.path))
+    _check_history(start, state)
     differ = [name for name in SHAPE if str(options.get(name)) != str(getattr(model.cfg, name))]
     if model.cfg.resize_positions and "max_positions" in differ:
-        _check_resizing(start, state, options)
+        _check_resizing(start, state, weights, model)
         differ.remove("max_positions")
     here = vars(model.cfg)
     problems = [f"{name} {options.get(name)} there, {here[name]} here ({_flag(name)})" for name in differ]
@@ -77,29 +81,56 @@ def check_start(start: Start, model: TupeModel, task_state: dict[str, Any]) -> N
         if differ == ["max_positions"]:
             way_out = f"{way_out} --resize-positions makes its position rows fit."
         raise ValueError(f"{start.path} is of another model: {'; '.join(problems)}. {way_out}")
-    _check_names(start, checkpoints.model_weights(state), model)
+    _check_shapes(start, weights, model)
     if not start.resumed:
         model.checkpoint_heads = "if they fit" if known in (None, own) else "unused"
 
 
-def _check_resizing(start: Start, state: dict[str, Any], options: dict[str, Any]) -> None:
-    if start.resumed and "last_optimizer_state" in state:
-        way_out = "name another --save-dir" if start.own else "add --reset-optimizer"
+def _check_history(start: Start, state: dict[str, Any]) -> None:
+    """What fairseq reads in the file besides, whatever it then does with it."""
+    history: Any = state.get("optimizer_history")
+    complete = isinstance(history, list) and history and isinstance(history[-1], dict)
+    if not (complete and isinstance(state.get("extra_state"), dict)):
         raise ValueError(
-            f"{start.path} has an optimizer's state for {options.get('max_positions')} positions, which "
-            f"--resize-positions cannot change; {way_out}"
+            f"{start.path} has weights without the record of a training (optimizer_history, extra_state), "
+            "which fairseq-train writes beside them and needs"
+        )
+    if start.resumed and history[-1].get("num_updates") and "last_optimizer_state" not in state:
+        raise ValueError(
+            f"{start.path} was saved without the optimizer's state, so its training cannot go on; "
+            "--finetune-from-model starts a new one with its weights, in another --save-dir"
         )
 
 
-def _check_names(start: Start, weights: dict[str, Any], model: TupeModel) -> None:
+def _check_resizing(
+    start: Start, state: dict[str, Any], weights: dict[str, Tensor], model: TupeModel
+) -> None:
+    if start.resumed and "last_optimizer_state" in state:
+        way_out = "name another --save-dir" if start.own else "add --reset-optimizer"
+        raise ValueError(
+            f"{start.path} has an optimizer's state for another number of positions, which "
+            f"--resize-positions cannot change; {way_out}"
+        )
+    try:
+        model.resize_positions(weights)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{start.path} cannot be resized: {error}") from None
+
+
+def _check_shapes(start: Start, weights: dict[str, Tensor], model: TupeModel) -> None:
     """Options that agree promise the same weights, but for sentence heads, which may come and go."""
-    own, heads = model.state_dict().keys(), "classification_heads."
-    for problem, names in (("lacks", own - weights.keys()), ("has unknown weights", weights.keys() - own)):
-        optional = problem != "lacks" or not start.resumed
-        names = sorted(name for name in names if not (optional and name.startswith(heads)))
+    own = model.state_dict()
+    for problem, names in (
+        ("lacks", own.keys() - weights.keys()),
+        ("has unknown weights", weights.keys() - own.keys()),
+        ("has in another shape", {n for n in own.keys() & weights if own[n].shape != weights[n].shape}),
+    ):
+        if problem == "has unknown weights" or not start.resumed:
+            names = {name for name in names if not str(name).startswith("classification_heads.")}
         if names:
+            shown = ", ".join(sorted(map(str, names))[:3])
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise ValueError(f"{start.path} {problem}: {', '.join(names[:3])}{more}")
+            raise ValueError(f"{start.path} {problem}: {shown}{more}")
 
 
 def task_state_of(state: dict[str, Any]) -> dict[str, Any]:

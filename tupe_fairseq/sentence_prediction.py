@@ -135,6 +135,20 @@ class TupeSentencePredictionTask(TupeTask):
         means = (BATCH_MEAN + name for name in names)
         return {"tupe_sentence_prediction": ("loss", *names, *means)}
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Called by fairseq-validate, and wherever fairseq makes a task from a checkpoint.
+
+        Raises:
+            ValueError: the checkpoint was trained with another vocabulary, or on another task.
+        """
+        trained = state_dict.get(GLUE_TASK) if isinstance(state_dict, dict) else None
+        if trained not in (None, self.prepared.task.name):
+            raise ValueError(
+                f"the checkpoint was fine-tuned on {trained}, and {self.cfg.data} is of "
+                f"{self.prepared.task.name}"
+            )
+        super().load_state_dict(state_dict)
+
     def prepare_model(self, model: Any) -> None:
         """Gives the model a sentence head for the task."""
         model.register_classification_head(self.cfg.classification_head_name, self.prepared.task.outputs)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
@@ -34,14 +35,15 @@ class TupeTask(FairseqTask):
         Raises:
             ValueError: the checkpoint was trained with another vocabulary.
         """
-        if VOCABULARY not in state_dict:
+        if not isinstance(state_dict, dict) or state_dict.get(VOCABULARY) is None:
             logger.warning("the checkpoint has no fingerprint of its vocabulary; it may be another")
         elif state_dict[VOCABULARY] != self.fingerprint:
             raise ValueError(
                 f"the checkpoint was trained with another vocabulary than that of {self.cfg.data}; "
                 "name a data folder that was prepared with its own"
             )
-        super().load_state_dict(state_dict)
+        if isinstance(state_dict, dict):
+            super().load_state_dict(state_dict)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Builds the model; where a training is about to start, looks at the checkpoint it starts from.
@@ -55,6 +57,7 @@ class TupeTask(FairseqTask):
         whole = whole_config(cfg)
         if "checkpoint" in whole and not from_checkpoint:
             self._check_metric(whole)
+            _check_device(whole.common)
             start = find_start(whole["checkpoint"])
             if start is not None:
                 check_start(start, model, self.state_dict())
@@ -90,6 +93,12 @@ class TupeTask(FairseqTask):
     def target_dictionary(self) -> Dictionary:
         """The same vocabulary."""
         return self.dictionary
+
+
+def _check_device(common: Any) -> None:
+    for name in ("fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp"):
+        if common[name] and (common.cpu or not torch.cuda.is_available()):
+            raise ValueError(f"--{name.replace('_', '-')} needs a GPU, and this run has none; leave it out")
 
 
 def whole_config(cfg: Any) -> Any:
