@@ -103,16 +103,20 @@ def predict(*arguments: object) -> None:
     run_predict(parser.parse_args([*map(str, arguments), "--cpu"]))
 
 
-def alone(model: TupeModel, words: Vocabulary, texts: list[str], longest: int = POSITIONS) -> list[float]:
-    """The outputs for one row, unbatched and unpadded, cut token by token from the longer sentence."""
+def joined(words: Vocabulary, texts: list[str], longest: int) -> list[int]:
+    """The tokens of a row, cut one by one from the longer sentence."""
     parts = [words.encode(text) for text in texts]
     while sum(map(len, parts)) + 2 * len(parts) > longest:
         parts[0 if len(parts) == 1 or len(parts[0]) > len(parts[1]) else 1].pop()
-    tokens = [0, *parts[0], 2]
-    if len(parts) == 2:
-        tokens += [2, *parts[1], 2]
+    first = [0, *parts[0], 2]
+    return [*first, 2, *parts[1], 2] if len(parts) == 2 else first
+
+
+def alone(model: TupeModel, words: Vocabulary, texts: list[str]) -> list[float]:
+    """The outputs for one row, unbatched and unpadded."""
+    tokens = torch.tensor([joined(words, texts, POSITIONS)])
     with torch.no_grad():
-        return model(torch.tensor([tokens]), classification_head_name="any_name")[0][0].tolist()
+        return model(tokens, classification_head_name="any_name")[0][0].tolist()
 
 
 def raw(path: Path, *columns: int) -> list[list[str]]:
@@ -161,17 +165,35 @@ def test_test_rows_as_if_read_one_by_one(
     ("positions", "trained", "longest"), [(600, 1024, 512), (600, None, 512), (40, 12, 12)]
 )
 def test_rows_are_cut_as_in_training(
-    rte: Path, words: Vocabulary, tmp_path: Path, positions: int, trained: int | None, longest: int
+    rte: Path,
+    words: Vocabulary,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    positions: int,
+    trained: int | None,
+    longest: int,
 ) -> None:
-    model = make_model(301, 2, positions)
-    checkpoint = save(tmp_path / "c.pt", model, "RTE", words)
+    """What the model reads, in batches of similar length."""
+    checkpoint = save(tmp_path / "c.pt", make_model(301, 2, positions), "RTE", words)
     state = torch.load(checkpoint)
     state["cfg"]["task"] = {"tokens_per_sample": trained}
     torch.save(state, checkpoint)
-    predict(checkpoint, rte, "RTE", "-o", tmp_path)
+    batches, forward = [], TupeModel.forward
+
+    def spy(self: TupeModel, src_tokens: torch.Tensor, **given: Any) -> Any:
+        batches.append([[i for i in row if i != 1] for row in src_tokens.tolist()])
+        return forward(self, src_tokens, **given)
+
+    monkeypatch.setattr(TupeModel, "forward", spy)
+    predict(checkpoint, rte, "RTE", "-o", tmp_path, "--batch-size", 4)
     texts = raw(rte.parent / "glue/RTE/test.tsv", 1, 2)
-    expected = names([alone(model, words, row, longest) for row in texts], TASKS["RTE"].labels)
-    assert read(tmp_path / "RTE.tsv") == numbered(expected)
+    rows = [row for batch in batches for row in batch]
+    assert sorted(rows) == sorted(joined(words, row, longest) for row in texts)
+    lengths = [len(row) for row in rows]
+    assert [len(batch) for batch in batches] == [4, 4, 4, 4, 4, 3]
+    assert lengths == sorted(lengths, reverse=True)
+    assert f" cut to {longest} tokens" in capsys.readouterr().out
 
 
 def test_scores_of_stsb(stsb: Path, words: Vocabulary, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
