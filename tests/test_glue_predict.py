@@ -399,7 +399,7 @@ def test_data_that_is_refused(rte: Path, corpus: Path, words: Vocabulary, tmp_pa
     path = save(tmp_path / "run/c.pt", make_model(301, 2), "RTE", words)
     out = ("-o", tmp_path / "out")
     refused("no task 'NLI'; there are CoLA, SST-2,", path, rte, "NLI", *out)
-    refused(f"no folder {rte}/CoLA, and no {rte}/CoLA with raw files of CoLA", path, rte, "CoLA", *out)
+    refused(f"no folder {tmp_path}/RTE, and no {tmp_path}/RTE with raw", path, tmp_path, "RTE", *out)
     refused(
         "has no valid1 rows of RTE; there are train, valid, test", path, rte, "RTE", *out, "--split", "valid1"
     )
@@ -414,6 +414,7 @@ def test_data_that_is_refused(rte: Path, corpus: Path, words: Vocabulary, tmp_pa
         shutil.copy(corpus / file, tmp_path / "run")
     refused("glue/RTE has no test.tsv, so there are no rows of RTE to", path, tmp_path / "glue", "RTE", *out)
     (tmp_path / "glue/WordOrder").mkdir()
+    save(path, make_model(301, 2), "WordOrder", words)
     refused("WordOrder has no test rows; see --split", path, tmp_path / "glue", "WordOrder", *out)
     assert not (tmp_path / "out").exists()
 
@@ -456,7 +457,7 @@ def test_another_sentencepiece_model_is_refused(
         glue_flags.flags("RTE", rte, path, ["--batch-size", "8"])
 
 
-def test_labels_of_the_training_are_compared(rte: Path, words: Vocabulary, tmp_path: Path) -> None:
+def test_labels_of_training_and_data_are_compared(rte: Path, words: Vocabulary, tmp_path: Path) -> None:
     """A table of another order of labels would turn every prediction round."""
     path = save(tmp_path / "run/c.pt", make_model(301, 2), "RTE", words)
     text = (rte / "RTE/task.json").read_text()
@@ -465,15 +466,14 @@ def test_labels_of_the_training_are_compared(rte: Path, words: Vocabulary, tmp_p
     a, b = '"entailment"', '"not_entailment"'
     turned = text.replace(a, "?").replace(b, a).replace("?", b)
     assert turned != text
-    (tmp_path / "run/task.json").write_text(turned)
-    refused(
-        "task.json has the labels not_entailment, entailment, but RTE here entailment, not",
-        path,
-        rte,
-        "RTE",
-        "-o",
-        "x",
+    sentence = (
+        "RTE/task.json has the labels not_entailment, entailment, but RTE here entailment, not_entailment"
     )
+    shutil.copytree(rte, tmp_path / "bin")
+    (tmp_path / "bin/RTE/task.json").write_text(turned)
+    refused(sentence, path, tmp_path / "bin", "RTE", "-o", "x")
+    (tmp_path / "run/task.json").write_text(turned)
+    refused(sentence.replace("RTE/", "run/"), path, rte, "RTE", "-o", "x")
 
 
 def test_no_predictions_from_a_broken_model(rte: Path, words: Vocabulary, tmp_path: Path) -> None:

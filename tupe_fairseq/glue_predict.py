@@ -22,9 +22,11 @@ from .glue import GlueTask, PreparedTask, labelled
 from .glue_flags import check_data
 from .glue_reader import (
     Finetuned,
+    check_labels,
     choose_splits,
     compute_outputs,
     find_checkpoint,
+    known_task,
     load_finetuned,
     load_rows,
     prepared_folder,
@@ -143,12 +145,14 @@ def run_predict(args: argparse.Namespace) -> None:
     """
     if args.batch_size < 1:
         raise ValueError(f"--batch-size {args.batch_size} is no number of rows; give 1 or more")
+    task = known_task(args.task)
     path = find_checkpoint(args.checkpoint)
     state = checkpoints.load(path)
-    with prepared_folder(args.glue, args.task, args.split, path.parent) as folder:
+    reader = load_finetuned(state, path, task)
+    with prepared_folder(args.glue, task, args.split, path.parent) as folder:
         prepared = PreparedTask.load(folder)
         splits = choose_splits(prepared, args.split, args.glue)
-        reader = load_finetuned(state, path, prepared.task)
+        check_labels(folder, task)
         check_data(state, path, folder, prepared)
         reader.model.to("cuda" if torch.cuda.is_available() and not args.cpu else "cpu")
         for split in splits:

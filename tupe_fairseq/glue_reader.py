@@ -78,7 +78,7 @@ def load_finetuned(state: dict[str, Any], path: Path, task: GlueTask) -> Finetun
     outputs = model.get_parameter(f"classification_heads.{heads[0]}.out_proj.bias").numel()
     if outputs != task.outputs:
         raise ValueError(f"{path} has a sentence head of {outputs} outputs; {task.name} needs {task.outputs}")
-    _check_labels(path.parent, wanted, task)
+    check_labels(path.parent, task)
     if recorded is None:
         print(f"note: {path} does not say which task it was fine-tuned on; it is taken for {wanted}")
     trained = (state["cfg"].get("task") or {}).get("tokens_per_sample")
@@ -86,18 +86,34 @@ def load_finetuned(state: dict[str, Any], path: Path, task: GlueTask) -> Finetun
     return Finetuned(model, heads[0], min(longest, trained) if isinstance(trained, int) else longest)
 
 
-def _check_labels(own: Path, wanted: str, task: GlueTask) -> None:
-    """Compares labels with those of the training, if ``own``, the checkpoint's folder, has its task.json."""
-    if not (own / DESCRIPTION_FILE).is_file():
+def check_labels(folder: Path, task: GlueTask) -> None:
+    """Refuses a task.json in a folder, of a training or of data, whose labels are not those of the task.
+
+    Raises:
+        ValueError: predictions would be turned round.
+    """
+    if not (folder / DESCRIPTION_FILE).is_file():
         return
-    trained = PreparedTask.load(own).task
-    if trained.name == wanted and (trained.labels, trained.label_scale) != (task.labels, task.label_scale):
-        there, here = (", ".join(t.labels) or f"0..{t.label_scale:g}" for t in (trained, task))
-        raise ValueError(f"{own / DESCRIPTION_FILE} has the labels {there}, but {task.name} here {here}")
+    other = PreparedTask.load(folder).task
+    same = (other.labels, other.label_scale) == (task.labels, task.label_scale)
+    if other.name in (task.name, task.model) and not same:
+        there, here = (", ".join(t.labels) or f"0..{t.label_scale:g}" for t in (other, task))
+        raise ValueError(f"{folder / DESCRIPTION_FILE} has the labels {there}, but {task.name} here {here}")
+
+
+def known_task(name: str) -> GlueTask:
+    """A task by its name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in KNOWN:
+        raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
+    return KNOWN[name]
 
 
 @contextmanager
-def prepared_folder(glue: Path, name: str, splits: Sequence[str], corpus: Path) -> Iterator[Path]:
+def prepared_folder(glue: Path, task: GlueTask, splits: Sequence[str], corpus: Path) -> Iterator[Path]:
     """The prepared folder of a task: GLUE_BIN/TASK, or one made of raw files for as long as it is needed.
 
     Args:
@@ -107,14 +123,12 @@ def prepared_folder(glue: Path, name: str, splits: Sequence[str], corpus: Path) 
 
     Raises:
         FileNotFoundError: neither prepared nor raw files, or no vocabulary.
-        ValueError: an unknown task, or a split that it does not have.
+        ValueError: the task does not have the splits.
     """
-    if name not in KNOWN:
-        raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
+    name = task.name
     if (glue / name / DESCRIPTION_FILE).is_file():
         yield glue / name
         return
-    task = KNOWN[name]
     if not (glue / task.folder).is_dir():
         raise FileNotFoundError(
             f"no folder {glue / name}, and no {glue / task.folder} with raw files of {name}"
