@@ -40,6 +40,35 @@ recipe() {
   awk '{ sub(/#.*/, ""); sub(/\r$/, ""); for (i = 1; i <= NF; i++) print $i }' "$1"
 }
 
+# keep SAVE_DIR FILE...: copies files to the checkpoints that need them; others in their place are refused.
+keep() {
+  local save_dir=$1 file there part
+  shift
+  for file in "$@"; do
+    there=$save_dir/${file##*/}
+    [[ ! -f $file || ! -f $there ]] || same "$file" "$there" ||
+      die "$there differs from $file: these are checkpoints of other data; name another SAVE_DIR"
+  done
+  for file in "$@"; do
+    there=$save_dir/${file##*/} part=$save_dir/.${file##*/}.${HOSTNAME:-}.$$
+    if [[ ! -f $file ]]; then
+      echo "note: no $file, so $save_dir will not have it" >&2
+    elif [[ ! -f $there ]]; then
+      # Whole or not at all: other nodes may do the same at this moment.
+      { cp -- "$file" "$part" && mv -f -- "$part" "$there"; } || die "cannot copy $file to $save_dir"
+    fi
+  done
+}
+
+# Whether two files say the same; the counts in a dict.txt differ from corpus to corpus and mean nothing to a model.
+same() {
+  if [[ $1 == */dict.txt ]]; then
+    cmp -s <(sed 's/ [0-9]*$//' "$1") <(sed 's/ [0-9]*$//' "$2")
+  else
+    cmp -s -- "$1" "$2"
+  fi
+}
+
 # fairseq-train with the plugin, in NPROC processes of this machine (default: fairseq's own choice, one a GPU).
 fairseq_train() {
   # Every process reads checkpoints itself: torch 2.6 and newer refuse what fairseq sends from one to all.

@@ -4,10 +4,10 @@
 #   [CONFIG=FILE] [NPROC=1] bash scripts/finetune_glue.sh TASK GLUE_BIN CHECKPOINT SAVE_DIR [fairseq-train flags]
 #
 # TASK is CoLA, RTE, ...; GLUE_BIN a folder made by prepare_glue.sh; CHECKPOINT a model of pretrain.sh, whose
-# shape is taken over. SAVE_DIR receives checkpoint_best.pt, by the task's metric on its dev set, and TensorBoard
-# logs; the same command again goes on where it stopped. CONFIG is a file of flags (default:
-# configs/glue.args), NPROC the number of processes on this machine, each with batches of its own. Flags given
-# here win over the recipe's. DRY_RUN=1 prints the command.
+# shape is taken over. SAVE_DIR receives checkpoint_best.pt, by the task's metric on its dev set, TensorBoard logs,
+# and what prediction needs besides (task.json, dict.txt, spm.model); the same command again goes on where it
+# stopped. CONFIG is a file of flags (default: configs/glue.args), NPROC the number of processes on this machine,
+# each with batches of its own. Flags given here win over the recipe's. DRY_RUN=1 prints the command.
 
 # shellcheck source=scripts/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -30,6 +30,7 @@ computed=$(python -m tupe_fairseq.glue_flags "$TASK" "$GLUE_BIN" "$CHECKPOINT" "
 mapfile -t computed <<<"$computed"
 
 [[ -n ${DRY_RUN:-} ]] || mkdir -p "$SAVE_DIR" 2>/dev/null || die "cannot make the folder $SAVE_DIR"
+[[ -n ${DRY_RUN:-} ]] || keep "$SAVE_DIR" "$GLUE_BIN/$TASK"/{task.json,dict.txt,spm.model}
 fairseq_train "$GLUE_BIN/$TASK" \
   --task tupe_sentence_prediction --criterion tupe_sentence_prediction \
   --finetune-from-model "$CHECKPOINT" \

@@ -17,7 +17,15 @@ from . import checkpoints
 from .checkpoints import SHAPE
 from .glue import LONGEST, PreparedTask
 from .restoring import check_vocabulary
-from .vocabulary import DICTIONARY_FILE, MASK, SPECIALS, dictionary_fingerprint, read_dictionary
+from .vocabulary import (
+    DICTIONARY_FILE,
+    MASK,
+    MODEL_FILE,
+    SPECIALS,
+    Vocabulary,
+    dictionary_fingerprint,
+    read_dictionary,
+)
 
 WARMUP = 0.06  # of all updates; TUPE, arXiv:2006.15595, appendix (fine-tuning)
 
@@ -88,6 +96,32 @@ def _parse(given: list[str]) -> argparse.Namespace:
     return parser.parse_known_args(given)[0]
 
 
+def has_vocabulary(folder: Path) -> bool:
+    """Whether a folder, of a checkpoint for example, has the files of a vocabulary."""
+    return all((folder / name).is_file() for name in (MODEL_FILE, DICTIONARY_FILE))
+
+
+def check_data(state: dict[str, Any], checkpoint: Path, folder: Path, prepared: PreparedTask) -> None:
+    """Refuses a prepared task whose ids mean something else to a checkpoint.
+
+    Args:
+        state: what ``checkpoints.load`` returns.
+        checkpoint: where that came from; the vocabulary that the scripts put beside it counts, too.
+        folder: of the prepared task.
+
+    Raises:
+        ValueError: other pieces, or the same pieces cut by another SentencePiece model.
+    """
+    symbols = [*SPECIALS, *read_dictionary(folder / DICTIONARY_FILE), MASK]
+    check_vocabulary(state, checkpoint, len(symbols), dictionary_fingerprint(symbols))
+    own = checkpoint.parent
+    if has_vocabulary(own) and Vocabulary(own).fingerprint != prepared.vocabulary:
+        raise ValueError(
+            f"{folder} was not encoded with {own / MODEL_FILE}, which the model was trained with; "
+            f"prepare the task again with scripts/prepare_glue.sh -c {own}"
+        )
+
+
 def flags(name: str, glue_bin: Path, checkpoint: Path, given: list[str]) -> list[str]:
     """All flags, one word each.
 
@@ -102,8 +136,7 @@ def flags(name: str, glue_bin: Path, checkpoint: Path, given: list[str]) -> list
             raise ValueError(f"{glue_bin / name} has no {split} rows; GLUE_DIR lacked its {file}")
     state = checkpoints.load(checkpoint)
     options = checkpoints.model_options(state, checkpoint)
-    symbols = [*SPECIALS, *read_dictionary(glue_bin / name / DICTIONARY_FILE), MASK]
-    check_vocabulary(state, checkpoint, len(symbols), dictionary_fingerprint(symbols))
+    check_data(state, checkpoint, glue_bin / name, prepared)
     max_positions = _parse(given).max_positions or options["max_positions"]
     if max_positions < LONGEST:
         print(

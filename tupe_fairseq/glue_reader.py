@@ -1,0 +1,203 @@
+"""What predictions come from: a fine-tuned model, and rows as it reads them, prepared or raw.
+
+Shapes: N rows of a split, C outputs of the sentence head (1 for regression).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+from torch.nn.utils.rnn import pad_sequence
+
+from . import checkpoints
+from .glue import DESCRIPTION_FILE, KNOWN, LONGEST, TASKS, GlueTask, PreparedTask, labelled
+from .glue_data import prepare
+from .glue_flags import has_vocabulary
+from .glue_rows import find_file
+from .model import TupeModel, load_model
+from .sentence_rows import SentencesDataset
+from .vocabulary import DICTIONARY_FILE, MODEL_FILE, PAD
+
+
+class Finetuned(NamedTuple):
+    """A model that reads a task."""
+
+    model: TupeModel
+    head: str  # the name of its sentence head
+    longest: int  # tokens of a row; longer ones are cut, as in its training
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint to use of a folder, or the file that was named.
+
+    Raises:
+        FileNotFoundError: the folder has none.
+    """
+    if not path.is_dir():
+        return path
+    best, last = path / "checkpoint_best.pt", path / "checkpoint_last.pt"
+    if not best.is_file():
+        if not last.is_file():
+            raise FileNotFoundError(f"{path} has neither {best.name} nor {last.name}; name a checkpoint")
+        print(f"note: {path} has no {best.name}; this is {last.name}")
+        return last
+    return best
+
+
+def load_finetuned(state: dict[str, Any], path: Path, task: GlueTask) -> Finetuned:
+    """The model of a checkpoint.
+
+    Args:
+        state: what ``checkpoints.load`` returns.
+        path: where that came from.
+
+    Raises:
+        ValueError: it was not fine-tuned on the task, or has no sentence head for it.
+    """
+    wanted = task.model or task.name
+    recorded = (state.get("task_state") or {}).get(checkpoints.GLUE_TASK)
+    if recorded not in (None, wanted):
+        reads = f", whose models read {task.name}" if task.model else ""
+        raise ValueError(
+            f"{path} was fine-tuned on {recorded}, not on {wanted}{reads}; name another checkpoint"
+        )
+    model = load_model(state)
+    heads = list(model.classification_heads)
+    if len(heads) != 1:
+        raise ValueError(
+            f"{path} has {len(heads) or 'no'} sentence heads in place of one; finetune_glue.sh makes it"
+        )
+    outputs = model.get_parameter(f"classification_heads.{heads[0]}.out_proj.bias").numel()
+    if outputs != task.outputs:
+        raise ValueError(f"{path} has a sentence head of {outputs} outputs; {task.name} needs {task.outputs}")
+    check_labels(path.parent, task)
+    if recorded is None:
+        print(f"note: {path} does not say which task it was fine-tuned on; it is taken for {wanted}")
+    trained = (state["cfg"].get("task") or {}).get("tokens_per_sample")
+    longest = min(LONGEST, model.max_positions())
+    return Finetuned(model, heads[0], min(longest, trained) if isinstance(trained, int) else longest)
+
+
+def check_labels(folder: Path, task: GlueTask) -> None:
+    """Refuses a task.json in a folder, of a training or of data, whose labels are not those of the task.
+
+    Raises:
+        ValueError: predictions would be turned round.
+    """
+    if not (folder / DESCRIPTION_FILE).is_file():
+        return
+    other = PreparedTask.load(folder).task
+    same = (other.labels, other.label_scale) == (task.labels, task.label_scale)
+    if other.name in (task.name, task.model) and not same:
+        there, here = (", ".join(t.labels) or f"0..{t.label_scale:g}" for t in (other, task))
+        raise ValueError(f"{folder / DESCRIPTION_FILE} has the labels {there}, but {task.name} here {here}")
+
+
+def known_task(name: str) -> GlueTask:
+    """A task by its name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in KNOWN:
+        raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
+    return KNOWN[name]
+
+
+@contextmanager
+def prepared_folder(glue: Path, task: GlueTask, splits: Sequence[str], corpus: Path) -> Iterator[Path]:
+    """The prepared folder of a task: GLUE_BIN/TASK, or one made of raw files for as long as it is needed.
+
+    Args:
+        glue: GLUE_BIN or, of raw files, GLUE_DIR.
+        splits: those that matter; none for all test splits.
+        corpus: folder of the vocabulary for raw files.
+
+    Raises:
+        FileNotFoundError: neither prepared nor raw files, or no vocabulary.
+        ValueError: the task does not have the splits.
+    """
+    name = task.name
+    if (glue / name / DESCRIPTION_FILE).is_file():
+        yield glue / name
+        return
+    if not (glue / task.folder).is_dir():
+        raise FileNotFoundError(
+            f"no folder {glue / name}, and no {glue / task.folder} with raw files of {name}"
+        )
+    if not has_vocabulary(corpus):
+        raise FileNotFoundError(
+            f"{glue / name} was not made by scripts/prepare_glue.sh, and raw files need the {MODEL_FILE} and "
+            f"{DICTIONARY_FILE} of the model, which {corpus} lacks"
+        )
+    chosen = {k: v for k, v in task.splits.items() if (k in splits if splits else not labelled(k))}
+    if not chosen:
+        raise ValueError(f"{name} has no {' or '.join(splits) or 'test'} rows; see --split")
+    if not any(find_file(glue, task, split) for split in chosen):
+        files = " or ".join(split.file for split in chosen.values())
+        raise FileNotFoundError(
+            f"{glue / task.folder} has no {files}, so there are no rows of {name} to predict"
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        prepare(replace(task, splits=chosen), glue, corpus, Path(scratch))
+        yield Path(scratch, name)
+
+
+def choose_splits(prepared: PreparedTask, asked: Sequence[str], glue: Path) -> list[str]:
+    """The splits to predict: those asked for, or all test splits.
+
+    Raises:
+        ValueError: the prepared task does not have them.
+    """
+    chosen = list(dict.fromkeys(asked)) or [split for split in prepared.rows if not labelled(split)]
+    missing = [split for split in chosen or ["test"] if split not in prepared.rows]
+    if missing:
+        there = ", ".join(prepared.rows) or "none at all"
+        raise ValueError(f"{glue} has no {missing[0]} rows of {prepared.task.name}; there are {there}")
+    return chosen
+
+
+def load_rows(folder: Path, prepared: PreparedTask, split: str, longest: int) -> SentencesDataset:
+    """The rows of a split as the model reads them.
+
+    Raises:
+        FileNotFoundError: a file of the split does not exist.
+        ValueError: the files do not fit each other.
+    """
+    prefixes = [folder / f"input{i}" / split for i in range(len(prepared.task.inputs))]
+    sentences = [MMapIndexedDataset(str(prefix)) for prefix in prefixes]
+    for prefix, rows in zip(prefixes, sentences):
+        if len(rows) != prepared.rows[split]:
+            raise ValueError(f"{prefix} has {len(rows)} rows, {DESCRIPTION_FILE} {prepared.rows[split]}")
+    return SentencesDataset(sentences, longest)
+
+
+@torch.inference_mode()
+def compute_outputs(reader: Finetuned, rows: SentencesDataset, batch_size: int) -> np.ndarray:
+    """What the sentence head says of every row, (N, C), in their order.
+
+    Batches are of rows of similar length, the longest first: one that does not fit into memory fails at once.
+
+    Raises:
+        ValueError: an output is no number.
+    """
+    model, device = reader.model, next(reader.model.parameters()).device
+    order = np.argsort(-rows.sizes, kind="stable")
+    parts = []
+    for start in range(0, len(order), batch_size):
+        batch = [rows[int(i)] for i in order[start : start + batch_size]]
+        tokens = pad_sequence(batch, batch_first=True, padding_value=PAD).to(device)
+        parts.append(model(tokens, classification_head_name=reader.head)[0].double().cpu().numpy())
+    outputs = np.concatenate(parts)[np.argsort(order)]
+    if not np.isfinite(outputs).all():
+        row = int(np.argmin(np.isfinite(outputs).all(axis=1)))
+        raise ValueError(f"the model's output for row {row} is no finite number; its training diverged")
+    return outputs
