@@ -273,7 +273,8 @@ def test_metrics_of_stsb_are_those_of_the_file(
         [5 * alone(model, words, row[:2])[0] for row in rows], abs=1e-5
     )
     pearson, spearman = (f(predictions, labels)[0] for f in (scipy.stats.pearsonr, scipy.stats.spearmanr))
-    assert f"; pearson {pearson:.4f}, spearman {spearman:.4f} -> " in capsys.readouterr().out
+    both = f"pearson {pearson:.4f}, spearman {spearman:.4f}, pearson_spearman {(pearson + spearman) / 2:.4f}"
+    assert f"; {both} -> " in capsys.readouterr().out
 
 
 def test_metrics_that_are_undefined_say_why(

@@ -142,3 +142,9 @@ def model_options(state: dict[str, Any], source: str | Path = "the checkpoint") 
         if name.endswith("dropout") and type(value) not in (int, float):
             raise ValueError(f"{source} was not used: its model option {name} is {value!r}")
     return options
+
+
+def task_state(state: dict[str, Any]) -> dict[str, Any]:
+    """What the task of a checkpoint has put into it: VOCABULARY, GLUE_TASK; nothing where there is none."""
+    stored = state.get("task_state")
+    return stored if isinstance(stored, dict) else {}

@@ -63,7 +63,7 @@ def load_finetuned(state: dict[str, Any], path: Path, task: GlueTask) -> Finetun
         ValueError: it was not fine-tuned on the task, or has no sentence head for it.
     """
     wanted = task.model or task.name
-    recorded = (state.get("task_state") or {}).get(checkpoints.GLUE_TASK)
+    recorded = checkpoints.task_state(state).get(checkpoints.GLUE_TASK)
     if recorded not in (None, wanted):
         reads = f", whose models read {task.name}" if task.model else ""
         raise ValueError(

@@ -72,7 +72,7 @@ def check_start(start: Start, model: TupeModel, task_state: dict[str, Any]) -> N
     problems = [f"{name} {options.get(name)} there, {here[name]} here ({_flag(name)})" for name in differ]
     symbols, fingerprint = model.encoder.cfg.vocab_size, task_state[checkpoints.VOCABULARY]
     problems += _other_vocabulary(state, start.path, symbols, fingerprint)
-    known, own = (of.get(checkpoints.GLUE_TASK) for of in (task_state_of(state), task_state))
+    known, own = (of.get(checkpoints.GLUE_TASK) for of in (checkpoints.task_state(state), task_state))
     if start.resumed and known not in (None, own):
         problems.append(f"fine-tuned on {known} there, {own or 'not at all'} here")
     if problems:
@@ -133,12 +133,6 @@ def _check_shapes(start: Start, weights: dict[str, Tensor], model: TupeModel) ->
             raise ValueError(f"{start.path} {problem}: {shown}{more}")
 
 
-def task_state_of(state: dict[str, Any]) -> dict[str, Any]:
-    """What the task of a checkpoint has put into it."""
-    task_state = state.get("task_state")
-    return task_state if isinstance(task_state, dict) else {}
-
-
 def check_vocabulary(state: dict[str, Any], source: str | Path, symbols: int, fingerprint: str) -> None:
     """Refuses a checkpoint that was trained with another vocabulary.
 
@@ -157,7 +151,7 @@ def _other_vocabulary(state: dict[str, Any], source: str | Path, symbols: int, f
     there = len(checkpoints.model_weights(state, source)[checkpoints.EMBEDDINGS])
     if there != symbols:
         return [f"a vocabulary of {there:,} there, of {symbols:,} here (dict.txt of the data folder)"]
-    known = task_state_of(state).get(checkpoints.VOCABULARY)
+    known = checkpoints.task_state(state).get(checkpoints.VOCABULARY)
     if known is None:
         logger.warning("%s has no fingerprint of its vocabulary; its size was compared alone", source)
     elif known != fingerprint:
