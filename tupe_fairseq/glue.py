@@ -247,3 +247,9 @@ def _task_from(stored: dict[str, Any]) -> GlueTask:
     splits = {k: Split(**{**v, "columns": tuple(v["columns"])}) for k, v in stored["splits"].items()}
     tuples = {key: tuple(stored[key]) for key in ("inputs", "labels", "metrics")}
     return GlueTask(**{**stored, **tuples, "splits": splits})
+
+
+if __name__ == "__main__":
+    from .glue_cli import main
+
+    main()
