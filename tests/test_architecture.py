@@ -14,9 +14,18 @@ PACKAGE = Path(__file__).resolve().parent.parent / "tupe_fairseq"
 
 
 def imports(path: Path) -> tuple[set[str], set[str]]:
-    """The modules of this package that a file imports, and the top-level packages."""
+    """The modules of this package that a file imports, and the top-level packages.
+
+    What stands under ``if __name__ == "__main__"`` counts as a command, which is not there for importers.
+    """
     inner, outer = set(), set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'")
+    ]
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             if node.level:
                 inner |= {node.module} if node.module else {alias.name for alias in node.names}

@@ -79,6 +79,15 @@ def test_cut_off(path: Path, part: float, zipped: bool) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_cut_off_between_two_tensors(path: Path) -> None:
+    """Far from the ends of a larger file, where torch has an error of the operating system."""
+    torch.save({"model": {str(i): torch.zeros(1000) for i in range(8)}}, path)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match="is no checkpoint, or was cut off"):
+        checkpoints.load(path)
+
+
 @pytest.mark.parametrize("content", [b"some text\n", b"PK\x03\x04 no zip", bytes(range(256))])
 def test_other_files(path: Path, content: bytes) -> None:
     path.write_bytes(content)

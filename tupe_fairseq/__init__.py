@@ -5,6 +5,7 @@ the torch-only modules ``positional``, ``attention`` and ``encoder`` can still b
 """
 
 import logging
+import warnings
 from importlib.util import find_spec
 
 __version__ = "0.1.0"
@@ -23,5 +24,8 @@ def _register() -> None:
         root.handlers[:] = handlers
 
 
+# The tasks import `glue`, so python -m tupe_fairseq.glue would warn that it is imported already. It is a
+# table with a command at its end, and may well be there twice.
+warnings.filterwarnings("ignore", f"'{__name__}.glue' found in sys.modules", RuntimeWarning)
 if find_spec("fairseq") is not None:
     _register()

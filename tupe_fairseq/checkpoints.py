@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import zipfile
 from collections.abc import Sequence
@@ -58,9 +59,9 @@ def load(path: str | Path, classes: Sequence[type | tuple[type, str]] = ()) -> d
             state = torch.load(
                 str(path), map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
             )
-    except OSError:
-        raise
     except Exception as error:  # other bytes read as a pickle program can fail in any way
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # torch's word for half an archive
+            raise
         refused = _REFUSED.search(str(error))
         if refused:
             hint = "" if classes else "; python -m tupe_fairseq.convert reads those of TUPE's authors"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 DESCRIPTION_FILE = "task.json"
+BATCH_MEAN = "batch_mean_"  # before a metric: its mean over batches, which the authors' code reports
 LONGEST = 512  # tokens of a row, as in the paper; longer rows are cut
 
 
@@ -247,3 +248,9 @@ def _task_from(stored: dict[str, Any]) -> GlueTask:
     splits = {k: Split(**{**v, "columns": tuple(v["columns"])}) for k, v in stored["splits"].items()}
     tuples = {key: tuple(stored[key]) for key in ("inputs", "labels", "metrics")}
     return GlueTask(**{**stored, **tuples, "splits": splits})
+
+
+if __name__ == "__main__":
+    from .glue_cli import main
+
+    main()

@@ -31,12 +31,9 @@ from .glue_reader import (
     load_rows,
     prepared_folder,
 )
-from .glue_submission import HEADER, add_submission_arguments, run_submission
+from .glue_submission import HEADER
 from .sentence_criterion import CORRELATIONS, score, why_undefined
 from .sentence_rows import read_targets
-
-# Both commands of the leaderboard, as the command line takes them.
-__all__ = ["add_predict_arguments", "add_submission_arguments", "run_predict", "run_submission"]
 
 
 def predictions_of(task: GlueTask, outputs: np.ndarray) -> np.ndarray:

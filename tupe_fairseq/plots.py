@@ -17,38 +17,11 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from . import checkpoints
+from .curves import has_curve, read_curve
 from .model import TupeModel, load_model
 from .vocabulary import BOS, SPECIALS
-
-
-def has_curve(run: str | Path, subset: str) -> bool:
-    """Whether a run has TensorBoard logs of a subset."""
-    return any(Path(run, "tensorboard", subset).glob("events.out.tfevents.*"))
-
-
-def read_curve(run: str | Path, subset: str = "valid", key: str = "loss") -> tuple[list[int], list[float]]:
-    """Updates and values of a scalar in the TensorBoard logs of a run.
-
-    Args:
-        run: SAVE_DIR of a training.
-        subset: ``train_inner`` (every --log-interval), ``train`` (every epoch) or a validation subset.
-
-    Raises:
-        FileNotFoundError: there are no such logs.
-    """
-    folder = Path(run) / "tensorboard" / subset
-    if not has_curve(run, subset):
-        raise FileNotFoundError(f"no TensorBoard logs in {folder}; a run of scripts/pretrain.sh writes them")
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    events.Reload()
-    if key not in events.Tags()["scalars"]:
-        names = ", ".join(events.Tags()["scalars"]) or "no scalars"
-        raise FileNotFoundError(f"{folder} holds no '{key}', only {names}")
-    scalars = {event.step: event.value for event in events.Scalars(key)}  # a resumed run repeats steps
-    return list(scalars), list(scalars.values())
 
 
 def plot_curves(runs: list[str], out: str, unigram_bits: float | None = None) -> None:

@@ -25,6 +25,8 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from torch import Tensor, nn
 
+from .glue import BATCH_MEAN
+
 logger = logging.getLogger(__name__)
 
 ROWS = "_rows"  # the meter that adds up the tables; fairseq does not print names with "_"
@@ -43,7 +45,6 @@ METRICS["acc_f1"] = lambda *rows: (METRICS["accuracy"](*rows) + METRICS["f1"](*r
 METRICS["pearson_spearman"] = lambda *rows: (METRICS["pearson"](*rows) + METRICS["spearman"](*rows)) / 2
 # undefined where all predictions, or all targets, are equal
 CORRELATIONS = ("mcc", "pearson", "spearman", "pearson_spearman")
-BATCH_MEAN = "batch_mean_"  # before the name of a metric
 
 
 def score(names: Sequence[str], predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:

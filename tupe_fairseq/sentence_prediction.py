@@ -27,8 +27,8 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from .checkpoints import GLUE_TASK
-from .glue import LONGEST, PreparedTask, labelled
-from .sentence_criterion import BATCH_MEAN, ROWS, log_scores
+from .glue import BATCH_MEAN, LONGEST, PreparedTask, labelled
+from .sentence_criterion import ROWS, log_scores
 from .sentence_rows import DealtRowsDataset, SentencesDataset, read_targets
 from .tupe_task import TupeTask
 from .vocabulary import PAD
