@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -134,6 +135,7 @@ def test_faults_are_named_by_line(tmp_path: Path, shared_data: Path, line: int) 
     [
         (b"", r"dev\.tsv is empty"),
         (b"index\tsentence1\tlabel\n", "line 1: the header has no column 'sentence2' but index, "),
+        (b"index\tsentence1\tsentence2\tlabel\tlabel\n", "line 1: the header has the column 'label' twice"),
         (HEADER + b"0\ta\tb\t\n", "line 2: the label is missing"),
         (HEADER + b"0\ta\tb\tentailment \n", "line 2: label 'entailment ' is none of"),
         (HEADER + b"0\t\xe9\tb\tentailment\n", r"dev\.tsv, line 2: not UTF-8"),
@@ -144,7 +146,7 @@ def test_other_faults(tmp_path: Path, content: bytes, message: str) -> None:
         rows(write(tmp_path, content))
 
 
-@pytest.mark.parametrize("score", ["-0.1", "5.01", "nan", "inf", "high"])
+@pytest.mark.parametrize("score", ["-0.1", "5.01", "nan", "inf", "high", "0_1", "٣", " 3.0"])
 def test_scores_are_numbers_from_0_to_5(tmp_path: Path, score: str) -> None:
     tiny_glue.write_tsv(tmp_path / "STS-B/dev.tsv", tiny_glue.stsb_rows(["0.0", "5.000", score]))
     with pytest.raises(ValueError, match=rf"line 4: label '{score}' is no number from 0 to 5"):
@@ -369,8 +371,49 @@ def test_which_tasks(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
 def test_damaged_description(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no .*task\.json; scripts/prepare_glue\.sh makes it"):
         PreparedTask.load(tmp_path)
-    (tmp_path / "task.json").write_text('{"task": {}}')
-    with pytest.raises(ValueError, match=r"task\.json is damaged .*; prepare the task again"):
+    for text in ('{"task": {}}', "[", "[1]", "5", '{"task": 5, "rows": 1, "vocabulary": 2}', "[" * 100_000):
+        (tmp_path / "task.json").write_text(text)
+        with pytest.raises(ValueError, match=r"task\.json is damaged .*; prepare the task again"):
+            PreparedTask.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"metrics": ["accuracy\n--user-dir\n/tmp/evil"]}, "other metrics than RTE here"),
+        ({"metrics": []}, "other metrics"),
+        ({"epochs": 0}, "other epochs"),
+        ({"labels": ["not_entailment", "entailment"]}, "other labels"),
+        ({"inputs": []}, "other inputs"),
+        ({"splits": {"test": {"submission": "/tmp/escaped.tsv"}}}, "other splits"),
+        ({"more": 1}, "other fields"),
+        ({"name": "../../escaped"}, "is of '../../escaped', not of RTE"),
+        ({"name": 5}, "is of 5, not of RTE"),
+        ({"name": "QNLI"}, "is of 'QNLI', not of RTE; prepare RTE there"),
+    ],
+)
+def test_a_description_is_not_believed(tmp_path: Path, change: dict, message: str) -> None:
+    """It becomes flags and paths; only what our own table says, too, may pass."""
+    PreparedTask(RTE, {"train": 5}, "f").save(tmp_path)
+    stored = json.loads((tmp_path / "task.json").read_text())
+    assert PreparedTask.load(tmp_path, "RTE") == PreparedTask(RTE, {"train": 5}, "f")
+    stored["task"] |= change
+    (tmp_path / "task.json").write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match=message):
+        PreparedTask.load(tmp_path, "RTE")
+    if "name" in change and change["name"] not in TASKS:
+        with pytest.raises(ValueError, match="is of an unknown task"):
+            PreparedTask.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "rows", [None, 5, [], {"train": "5"}, {"train": 0}, {"train": 10**400}, {"valid\n--x": 3}]
+)
+def test_rows_of_a_description(tmp_path: Path, rows: object) -> None:
+    PreparedTask(RTE, {"train": 5}, "f").save(tmp_path)
+    stored = json.loads((tmp_path / "task.json").read_text())
+    (tmp_path / "task.json").write_text(json.dumps({**stored, "rows": rows}))
+    with pytest.raises(ValueError, match="is damaged"):
         PreparedTask.load(tmp_path)
 
 

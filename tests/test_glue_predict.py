@@ -467,9 +467,7 @@ def test_labels_of_training_and_data_are_compared(rte: Path, words: Vocabulary, 
     a, b = '"entailment"', '"not_entailment"'
     turned = text.replace(a, "?").replace(b, a).replace("?", b)
     assert turned != text
-    sentence = (
-        "RTE/task.json has the labels not_entailment, entailment, but RTE here entailment, not_entailment"
-    )
+    sentence = "RTE/task.json has other labels than RTE here; prepare the task again"
     shutil.copytree(rte, tmp_path / "bin")
     (tmp_path / "bin/RTE/task.json").write_text(turned)
     refused(sentence, path, tmp_path / "bin", "RTE", "-o", "x")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -150,6 +152,49 @@ def test_csv_has_all_digits(tmp_path: Path) -> None:
     assert rows[-1]["task"] == AVERAGE
     assert float(rows[-1]["median"]) == pytest.approx(765.37 / 9, abs=1e-9)
     assert rows[-1]["min"] == rows[-1]["seeds"] == ""
+
+
+def test_results_are_not_believed(tmp_path: Path) -> None:
+    """Those in a folder of another name, of other settings, or with values that no run gives."""
+    finished(tmp_path, "RTE", "2e-5", 1, valid={"accuracy": 0.5})
+    path = tmp_path / "RTE" / "lr-2e-5_seed-1" / "result.json"
+    stored = json.loads(path.read_text())
+    copy = tmp_path / "RTE" / "copy" / "result.json"
+    copy.parent.mkdir()
+    copy.write_text(path.read_text())
+    with pytest.raises(ValueError, match=r"copy/result.json is of RTE/lr-2e-5_seed-1; move it there"):
+        report(tmp_path)
+    shutil.rmtree(copy.parent)
+    for change in (
+        {"metrics": None},
+        {"metrics": {}},
+        {"metrics": {"valid": {"accuracy": float("nan")}}},
+        {"metrics": {"valid": {"loss": 1.0}}},
+        {"metrics": {"valid": {"accuracy": "high"}}},
+        {"task": "Foo"},
+        {"rate": 5},
+        {"settings": 5},
+        {"settings": {"flags": None}},
+        {"seed": "1"},
+    ):
+        path.write_text(json.dumps({**stored, **change}))
+        with pytest.raises(ValueError, match=r"result.json is damaged; delete it, and the run is done again"):
+            report(tmp_path)
+    path.write_text(json.dumps({**stored, "settings": {"checkpoint": "other"}}))
+    finished(tmp_path, "RTE", "2e-5", 2, valid={"accuracy": 0.5})
+    with pytest.raises(ValueError, match=r"runs of RTE in .* had different settings"):
+        report(tmp_path)
+
+
+def test_metrics_that_only_some_runs_have(tmp_path: Path) -> None:
+    more = {"accuracy": 0.5, "batch_mean_accuracy": 0.5}
+    finished(tmp_path, "RTE", "2e-5", 1, valid=more)
+    finished(tmp_path, "RTE", "2e-5", 2, valid={"accuracy": 0.5})
+    assert len(lines(report(tmp_path))) == 1
+    finished(tmp_path, "MNLI", "2e-5", 1, valid={"accuracy": 0.5}, valid1={"accuracy": 0.5})
+    finished(tmp_path, "MNLI", "2e-5", 2, valid={"accuracy": 0.5})
+    with pytest.raises(ValueError, match="not all runs of MNLI were validated on MNLI-mm"):
+        report(tmp_path)
 
 
 def test_runs_of_two_models_are_not_mixed(tmp_path: Path) -> None:

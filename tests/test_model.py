@@ -231,7 +231,10 @@ def test_a_checkpoint_whose_weights_do_not_fit_is_refused() -> None:
     del missing["model"]["lm_head.bias"]
     shape["cfg"]["model"]["encoder_ffn_embed_dim"] = 64
     left_over["cfg"]["model"]["encoder_layers"] = 1
-    for state, name in ((missing, r"lm_head\.bias"), (shape, r"fc1\.weight"), (left_over, r"layers\.1\.fc1")):
+    huge = checkpoint(small())
+    huge["cfg"]["model"]["max_positions"] = 10**12  # would take all memory, if it were believed
+    cases = [(missing, r"lm_head\.bias"), (shape, r"fc1\.weight"), (left_over, "other layers")]
+    for state, name in [*cases, (huge, "or other positions")]:
         with pytest.raises(ValueError, match=rf"(?s)weights do not fit its options: .*{name}"):
             load_model(state)
     hostile = checkpoint(small())

@@ -133,7 +133,7 @@ def test_training_is_the_authors(
     golden, stored = load(shared_data, f"{training}_{variant}")
     tolerances, prefix = TOLERANCES[dtype], f"expected/{'f64' if dtype == torch.float64 else 'f32'}/"
     start = weights(golden, "param/")
-    trainer = build(configure(root, prepare(tmp_path / "data", stored), stored), start, dtype)
+    trainer = build(configure(root, prepare(tmp_path / "data", stored, monkeypatch), stored), start, dtype)
     if training != "pretrain":  # the authors' first update has the rate of the second; see the next test
         trainer.optimizer.set_lr(stored["lr_peak"] / stored["warmup_updates"])
     targets = golden[f"input/train/{'target' if training == 'pretrain' else 'label'}"]
@@ -172,7 +172,7 @@ def test_learning_rates_of_fairseq_train(
     flags: list[object] = []
     for training in TRAININGS:
         golden, stored = load(shared_data, f"{training}_tupe_r")
-        data = prepare(tmp_path / training, stored)
+        data = prepare(tmp_path / training, stored, monkeypatch)
         rates.clear()
         fairseq_cli.train.main(configure(root, data, stored, *flags))
         peak, warmup, total = (stored[key] for key in ("lr_peak", "warmup_updates", "total_updates"))

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.options import get_training_parser, parse_args_and_arch
 
-from tupe_fairseq.glue import TASKS, PreparedTask
+from tupe_fairseq.glue import KNOWN, TASKS, PreparedTask
 from tupe_fairseq.official import TIED, parameters
 from tupe_fairseq.token_file import TokenFile
 from tupe_fairseq.vocabulary import EOS
@@ -33,8 +34,11 @@ def weights(golden: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]
     return {NAMES[key[len(prefix) :]][0]: golden[key] for key in names}
 
 
-def prepare(folder: Path, stored: dict[str, Any]) -> Path:
-    """A data folder for either task, as our scripts make it: the vocabulary, and a few rows to train on."""
+def prepare(folder: Path, stored: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder for either task, as our scripts make it: the vocabulary, and a few rows to train on.
+
+    The table of GLUE has the task meanwhile, with the metrics of the trajectory.
+    """
     (folder / "input0").mkdir(parents=True)
     (folder / "label").mkdir()
     pieces = range(4, stored["mask"])
@@ -48,7 +52,9 @@ def prepare(folder: Path, stored: dict[str, Any]) -> Path:
     row = TASKS["STS-B" if stored.get("regression") else "CoLA"]
     if not row.regression:
         row = replace(row, metrics=("accuracy", "f1", "mcc", "acc_f1"))
-    PreparedTask(replace(row, inputs=("sentence",)), {"train": rows}, vocabulary="").save(folder)
+    row = replace(row, inputs=("sentence",))
+    monkeypatch.setitem(KNOWN, row.name, row)
+    PreparedTask(row, {"train": rows}, vocabulary="").save(folder)
     return folder
 
 

@@ -226,28 +226,44 @@ class PreparedTask:
         (folder / DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: Path) -> PreparedTask:
-        """Reads `folder/task.json`.
+    def load(cls, folder: Path, name: str | None = None) -> PreparedTask:
+        """Reads `folder/task.json`, which may come from anywhere: only what the table says too is taken.
+
+        Args:
+            name: of the task that it must be.
 
         Raises:
             FileNotFoundError: the folder does not exist or holds no such file.
-            ValueError: the file was not written by `save`.
+            ValueError: the file was not written by `save`, is of another task, or of another table than ours.
         """
         path = folder / DESCRIPTION_FILE
         if not path.is_file():
             raise FileNotFoundError(f"no {path}; scripts/prepare_glue.sh makes it")
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**{**stored, "task": _task_from(stored["task"])})
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is damaged ({error!r}); prepare the task again") from None
+            row, rows, vocabulary = (stored[key] for key in ("task", "rows", "vocabulary"))
+            found = row["name"]
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is damaged ({error!r:.100}); prepare the task again") from None
+        if name not in (None, found):
+            raise ValueError(f"{path} is of {found!r:.40}, not of {name}; prepare {name} there")
+        task = _known_task(path, row)
+        sound = isinstance(rows, dict) and isinstance(vocabulary, str) and rows.keys() <= task.splits.keys()
+        if not sound or not all(type(n) is int and 0 < n < 10**12 for n in rows.values()):
+            raise ValueError(f"{path} is damaged (its rows or its vocabulary); prepare the task again")
+        return cls(task, rows, vocabulary)
 
 
-def _task_from(stored: dict[str, Any]) -> GlueTask:
-    """A row of the table from its JSON, in which tuples have become lists."""
-    splits = {k: Split(**{**v, "columns": tuple(v["columns"])}) for k, v in stored["splits"].items()}
-    tuples = {key: tuple(stored[key]) for key in ("inputs", "labels", "metrics")}
-    return GlueTask(**{**stored, **tuples, "splits": splits})
+def _known_task(path: Path, row: dict[str, Any]) -> GlueTask:
+    """The task of the table that a row of a file is, in every field."""
+    task = KNOWN.get(row["name"]) if isinstance(row["name"], str) else None
+    if task is None:
+        raise ValueError(f"{path} is of an unknown task {row['name']!r:.40}; there are {', '.join(TASKS)}")
+    ours = json.loads(json.dumps(asdict(task)))  # with lists for tuples
+    if row != ours:
+        differ = ", ".join(sorted(key for key in ours if row.get(key) != ours[key])) or "fields"
+        raise ValueError(f"{path} has other {differ} than {task.name} here; prepare the task again")
+    return task
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
@@ -28,7 +28,12 @@ from .vocabulary import DICTIONARY_FILE, EOS, MODEL_FILE, UNK, Vocabulary
 
 
 def prepare(
-    task: GlueTask, glue_dir: Path, corpus: Path, out: Path, on_bad_row: Literal["error", "skip"] = "error"
+    task: GlueTask,
+    glue_dir: Path,
+    corpus: Path,
+    out: Path,
+    on_bad_row: Literal["error", "skip"] = "error",
+    splits: Collection[str] | None = None,
 ) -> None:
     """Makes the folder ``out/task.name`` of the splits that there are, and prints what is in it.
 
@@ -36,6 +41,7 @@ def prepare(
         on_bad_row: what to do with a line that is not what the table says. One without which a prediction
             would be missing, of test rows, is an error always; those that are known to be malformed, in QQP's
             training rows, are skipped always.
+        splits: those to prepare, if not all.
 
     Raises:
         FileNotFoundError: no file of the task, or none of the vocabulary.
@@ -48,6 +54,8 @@ def prepare(
             shutil.copyfile(corpus / name, folder / name)
         rows = {}
         for split, known in task.splits.items():
+            if splits is not None and split not in splits:
+                continue
             path = find_file(glue_dir, task, split)
             if path is None:
                 print(f"  warning: no {glue_dir / task.folder / known.file}, so there are no {split} rows")

@@ -129,7 +129,7 @@ def flags(name: str, glue_bin: Path, checkpoint: Path, given: list[str]) -> list
         FileNotFoundError: the checkpoint or the prepared task does not exist.
         ValueError: they do not fit each other, or the checkpoint cannot be used.
     """
-    prepared = PreparedTask.load(glue_bin / name)
+    prepared = PreparedTask.load(glue_bin / name, name)
     for split in ("train", "valid"):
         if split not in prepared.rows:
             file = prepared.task.splits[split].file if split in prepared.task.splits else "file"

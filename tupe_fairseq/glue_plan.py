@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .glue import DESCRIPTION_FILE, KNOWN, TASKS, PreparedTask
+from .glue_results import run_name
 
 # What the sweep or its report decides: flags that would undo it are refused.
 OURS = {
@@ -19,6 +21,9 @@ OURS = {
     "--tensorboard-logdir": "metrics are read from the run's folder",
     "--restore-file": "CHECKPOINT says where runs start",
     "--finetune-from-model": "CHECKPOINT says where runs start",
+    "--continue-once": "CHECKPOINT says where runs start",
+    "--combine-valid-subsets": "every dev set is validated apart",
+    "--combine-val": "every dev set is validated apart",
     "--valid-subset": "every dev set is validated",
     "--best-checkpoint-metric": "the task's first metric chooses",
 }
@@ -56,7 +61,7 @@ def choose(names: Sequence[str], glue_bin: Path) -> tuple[list[PreparedTask], li
             raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
     _check_each_once(names, "the tasks")
     found = {path.parent.name for path in glue_bin.glob(f"*/{DESCRIPTION_FILE}")}
-    asked = [PreparedTask.load(glue_bin / name) for name in names or [n for n in TASKS if n in found]]
+    asked = [PreparedTask.load(glue_bin / name, name) for name in names or [n for n in TASKS if n in found]]
     able = [prepared for prepared in asked if {"train", "valid"} <= prepared.rows.keys()]
     if names and len(able) < len(asked):
         unable = next(prepared for prepared in asked if prepared not in able).task.name
@@ -73,11 +78,13 @@ def parse_rates(text: str) -> list[str]:
     Raises:
         ValueError: there is none, one is no positive number, or one comes twice.
     """
+    words = text.split()
+    plain = all(re.fullmatch(r"[0-9.]+([eE]-?[0-9]{1,2})?", word) for word in words)
     try:
-        numbers = [Decimal(word) for word in text.split()]
+        numbers = [Decimal(word) for word in words if plain]
     except InvalidOperation:
         numbers = []
-    if not numbers or not all(number.is_finite() and number > 0 for number in numbers):
+    if not numbers or not all(number > 0 for number in numbers):
         raise ValueError(f"RATES={text!r} are no learning rates; give positive numbers with spaces between")
     rates = [f"{number.normalize():e}" for number in numbers]
     _check_each_once(rates, "RATES")
@@ -107,7 +114,7 @@ def _check_each_once(values: Sequence[Any], what: str) -> None:
 def plan(tasks: Sequence[PreparedTask], rates: Sequence[str], seeds: Sequence[int], runs: Path) -> list[Run]:
     """All runs, task by task; the first seed with every rate, then the next."""
     return [
-        Run(prepared, rate, seed, runs / prepared.task.name / f"lr-{rate}_seed-{seed}")
+        Run(prepared, rate, seed, runs / prepared.task.name / run_name(rate, seed))
         for prepared in tasks
         for seed in seeds
         for rate in rates

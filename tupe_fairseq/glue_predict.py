@@ -22,7 +22,6 @@ from .glue import GlueTask, PreparedTask, labelled
 from .glue_flags import check_data
 from .glue_reader import (
     Finetuned,
-    check_labels,
     choose_splits,
     compute_outputs,
     find_checkpoint,
@@ -147,9 +146,8 @@ def run_predict(args: argparse.Namespace) -> None:
     state = checkpoints.load(path)
     reader = load_finetuned(state, path, task)
     with prepared_folder(args.glue, task, args.split, path.parent) as folder:
-        prepared = PreparedTask.load(folder)
+        prepared = PreparedTask.load(folder, task.name)
         splits = choose_splits(prepared, args.split, args.glue)
-        check_labels(folder, task)
         check_data(state, path, folder, prepared)
         reader.model.to("cuda" if torch.cuda.is_available() and not args.cpu else "cpu")
         for split in splits:

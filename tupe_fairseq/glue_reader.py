@@ -8,7 +8,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,27 +77,17 @@ def load_finetuned(state: dict[str, Any], path: Path, task: GlueTask) -> Finetun
     outputs = model.get_parameter(f"classification_heads.{heads[0]}.out_proj.bias").numel()
     if outputs != task.outputs:
         raise ValueError(f"{path} has a sentence head of {outputs} outputs; {task.name} needs {task.outputs}")
-    check_labels(path.parent, task)
+    if (path.parent / DESCRIPTION_FILE).is_file():
+        PreparedTask.load(path.parent, wanted)  # refused where labels had another order
     if recorded is None:
         print(f"note: {path} does not say which task it was fine-tuned on; it is taken for {wanted}")
-    trained = (state["cfg"].get("task") or {}).get("tokens_per_sample")
-    longest = min(LONGEST, model.max_positions())
-    return Finetuned(model, heads[0], min(longest, trained) if isinstance(trained, int) else longest)
-
-
-def check_labels(folder: Path, task: GlueTask) -> None:
-    """Refuses a task.json in a folder, of a training or of data, whose labels are not those of the task.
-
-    Raises:
-        ValueError: predictions would be turned round.
-    """
-    if not (folder / DESCRIPTION_FILE).is_file():
-        return
-    other = PreparedTask.load(folder).task
-    same = (other.labels, other.label_scale) == (task.labels, task.label_scale)
-    if other.name in (task.name, task.model) and not same:
-        there, here = (", ".join(t.labels) or f"0..{t.label_scale:g}" for t in (other, task))
-        raise ValueError(f"{folder / DESCRIPTION_FILE} has the labels {there}, but {task.name} here {here}")
+    options = state["cfg"].get("task")
+    trained: Any = options.get("tokens_per_sample") if isinstance(options, dict) else None
+    longest = min(LONGEST, model.max_positions(), trained if type(trained) is int else LONGEST)
+    least = 3 * len(task.inputs)  # <s> a </s>, or <s> a </s> </s> b </s>
+    if longest < least:
+        raise ValueError(f"{path} was trained on rows of {longest} tokens; {task.name} needs {least} or more")
+    return Finetuned(model, heads[0], longest)
 
 
 def known_task(name: str) -> GlueTask:
@@ -147,7 +136,7 @@ def prepared_folder(glue: Path, task: GlueTask, splits: Sequence[str], corpus: P
             f"{glue / task.folder} has no {files}, so there are no rows of {name} to predict"
         )
     with tempfile.TemporaryDirectory() as scratch:
-        prepare(replace(task, splits=chosen), glue, corpus, Path(scratch))
+        prepare(task, glue, corpus, Path(scratch), splits=chosen)
         yield Path(scratch, name)
 
 
@@ -173,6 +162,10 @@ def load_rows(folder: Path, prepared: PreparedTask, split: str, longest: int) ->
         ValueError: the files do not fit each other.
     """
     prefixes = [folder / f"input{i}" / split for i in range(len(prepared.task.inputs))]
+    for prefix in prefixes:
+        for path in (prefix.with_suffix(".idx"), prefix.with_suffix(".bin")):
+            if not path.is_file():
+                raise FileNotFoundError(f"no {path}; prepare the task again")
     sentences = [MMapIndexedDataset(str(prefix)) for prefix in prefixes]
     for prefix, rows in zip(prefixes, sentences):
         if len(rows) != prepared.rows[split]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from . import checkpoints
+from .glue import KNOWN
 from .glue_plan import Run, differences
 from .glue_results import Result, write_json
 
@@ -43,9 +44,14 @@ def load_sweeps(runs: Path) -> dict[str, Sweep]:
         return {}
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        return {task: Sweep(**sweep) for task, sweep in stored.items()}
-    except (AttributeError, TypeError, ValueError):
-        raise ValueError(f"{path} is damaged; delete it, and sweep again") from None
+        sweeps = {task: Sweep(**sweep) for task, sweep in stored.items()}
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        sweeps = {"": Sweep({}, [])}
+    for task, sweep in sweeps.items():
+        lists = isinstance(sweep.settings, dict) and isinstance(sweep.runs, list)
+        if task not in KNOWN or not lists or not all(isinstance(name, str) for name in sweep.runs):
+            raise ValueError(f"{path} is damaged; name another RUNS")
+    return sweeps
 
 
 def save_sweeps(runs: Path, sweeps: Mapping[str, Sweep]) -> None:

@@ -65,6 +65,11 @@ def report(runs: Path, out: Path | None = None) -> str:
     by_task = defaultdict(list)
     for result in results:
         by_task[result.task].append(result)
+    for task, of_task in by_task.items():
+        if any(result.settings != of_task[0].settings for result in of_task):
+            raise ValueError(
+                f"runs of {task} in {runs} had different settings; sweep each into its own folder"
+            )
     planned = {task: len(sweep.runs) for task, sweep in load_sweeps(runs).items()}
     rows = [
         row
@@ -99,7 +104,10 @@ def task_rows(results: Sequence[Result], planned: int | None) -> list[Row]:
     rows = []
     for split in at_best[0].metrics:
         name = dev_set_name(task, split)
-        others = [metric for metric in at_best[0].metrics[split] if metric not in (*task.metrics, "loss")]
+        common = set.intersection(*(set(result.metrics.get(split, ())) for result in at_best))
+        if not common:
+            raise ValueError(f"not all runs of {task.name} were validated on {name}; delete and repeat those")
+        others = common - {*task.metrics, "loss"}
         for metric in (*task.metrics, *sorted(others)):
             values = [100 * result.metrics[split][metric] for result in at_best]
             paper = PAPER.get(at_best[0].variant, {}).get(name) if metric == task.metrics[0] else None

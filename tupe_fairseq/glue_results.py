@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,9 +44,38 @@ class Result:
         if not path.is_file():
             return None
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (TypeError, ValueError):
-            raise ValueError(f"{path} is damaged; delete it, and the run is done again") from None
+            result = cls(**json.loads(path.read_text(encoding="utf-8")))
+            sound = _sound(result)
+        except (AttributeError, TypeError, ValueError, RecursionError):
+            sound = False
+        if not sound:
+            raise ValueError(f"{path} is damaged; delete it, and the run is done again")
+        own = (result.task, run_name(result.rate, result.seed))
+        if own != (folder.parent.name, folder.name):
+            raise ValueError(f"{path} is of {'/'.join(own)}; move it there, or delete it")
+        return result
+
+
+def run_name(rate: str, seed: int) -> str:
+    """Name of the folder of a run."""
+    return f"lr-{rate}_seed-{seed}"
+
+
+def _sound(result: Result) -> bool:
+    """Whether the values of a file are what `save` writes."""
+    texts = (result.rate, result.variant, result.checkpoint)
+    if result.task not in KNOWN or type(result.seed) is not int or not isinstance(result.settings, dict):
+        return False
+    flags = result.settings.get("flags", {})
+    names = KNOWN[result.task].metrics
+    every = [value for values in result.metrics.values() for value in values.values()]
+    return (
+        all(isinstance(text, str) for text in texts)
+        and isinstance(flags, dict)
+        and "valid" in result.metrics
+        and all(set(names) <= values.keys() for values in result.metrics.values())
+        and all(type(value) in (int, float) and math.isfinite(value) for value in every)
+    )
 
 
 def dev_set_name(task: GlueTask, split: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -44,7 +44,9 @@ def read_rows(
     columns = task.splits[split].columns or _header(path, lines)
     wanted = task.inputs + ((task.label,) if labelled(split) else ())
     for name in wanted:
-        if name not in columns:
+        if columns.count(name) != 1:
+            if name in columns:
+                raise ValueError(f"{path}, line 1: the header has the column {name!r} twice")
             raise ValueError(f"{path}, line 1: the header has no column {name!r} but {', '.join(columns)}")
     places = [columns.index(name) for name in wanted]
     for number, line in lines:
@@ -104,10 +106,7 @@ def check_label(label: str, task: GlueTask) -> str:
         if label not in task.labels:
             raise ValueError(f"label {label!r} is none of {', '.join(task.labels)}")
         return label
-    try:
-        value = float(label)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= task.label_scale:
+    plain = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,30})?(e-?[0-9]{1,2})?", label)
+    if not plain or float(label) > task.label_scale:
         raise ValueError(f"label {label!r} is no number from 0 to {task.label_scale:g}")
     return label

@@ -72,6 +72,8 @@ def pack(folder: Path, archive: Path) -> tuple[list[str], list[str]]:
         ValueError: a file has a fault; the sentence names all that have one.
     """
     wanted = leaderboard_files()
+    if archive.name in wanted:
+        raise ValueError(f"{archive} has the name of a file of predictions; name the archive with -o")
     found = [name for name in wanted if (folder / name).is_file()]
     if not found:
         raise FileNotFoundError(f"{folder} has no file of the leaderboard: {', '.join(wanted)}")

@@ -21,6 +21,8 @@ from .vocabulary import PAD
 
 logger = logging.getLogger(__name__)
 
+POSITION_TABLES = ("encoder.embed_positions.weight", "encoder.position_bias.absolute.embedding.weight")
+
 
 class LMHead(nn.Module):
     """Dense, GELU, LayerNorm, then the token embeddings as output weights and a bias."""
@@ -203,6 +205,11 @@ def load_model(state: dict[str, Any]) -> TupeModel:
     """
     cfg = complete(model_options(state))
     weights = dict(model_weights(state))
+    layers = {key.split(".")[2] for key in weights if key.startswith("encoder.layers.")}
+    tables = [len(weight) for key, weight in weights.items() if key in POSITION_TABLES and weight.dim()]
+    if len(layers) != cfg.encoder_layers or not all(0 <= n - cfg.max_positions <= 1 for n in tables or [0]):
+        # Options can ask for any amount of memory; weights that are there cannot.
+        raise ValueError("the checkpoint's weights do not fit its options: other layers, or other positions")
     model = TupeModel(cfg, len(weights[EMBEDDINGS]), padding_idx=PAD)
     try:
         for key, weight in weights.items():
