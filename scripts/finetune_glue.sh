@@ -32,6 +32,5 @@ mapfile -t computed <<<"$computed"
 [[ -n ${DRY_RUN:-} ]] || mkdir -p "$SAVE_DIR" 2>/dev/null || die "cannot make the folder $SAVE_DIR"
 [[ -n ${DRY_RUN:-} ]] || keep "$SAVE_DIR" "$GLUE_BIN/$TASK"/{task.json,dict.txt,spm.model}
 fairseq_train "$GLUE_BIN/$TASK" \
-  --task tupe_sentence_prediction --criterion tupe_sentence_prediction \
-  --finetune-from-model "$CHECKPOINT" \
-  --save-dir "$SAVE_DIR" --tensorboard-logdir "$SAVE_DIR/tensorboard" "${flags[@]}" "${computed[@]}" "$@"
+  --task tupe_sentence_prediction --criterion tupe_sentence_prediction "${flags[@]}" "${computed[@]}" \
+  --finetune-from-model "$CHECKPOINT" --save-dir "$SAVE_DIR" --tensorboard-logdir "$SAVE_DIR/tensorboard" "$@"

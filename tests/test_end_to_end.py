@@ -254,7 +254,7 @@ def test_finetuning_at_twice_the_length(
     assert "32 positions in the checkpoint, 64 here; its rows are interpolated" in output
     cut = re.findall(r"train: 40 rows, (\d+) .* cut to (\d+) tokens", output)
     cut += re.findall(
-        r"train: 40 rows, (\d+) .* cut to (\d+) tokens", finetune(root, folder, checkpoint, "cut")
+        r"train: 40 rows, (\d+) .* cut to (\d+) tokens", finetune(root, folder, checkpoint, "shorter")
     )
     assert [tokens for _, tokens in cut] == ["64", "32"]
     assert int(cut[0][0]) < int(cut[1][0])

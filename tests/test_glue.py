@@ -20,15 +20,20 @@ from tupe_fairseq.sentence_criterion import METRICS
 from tupe_fairseq.vocabulary import EOS, UNK, Vocabulary, dictionary_fingerprint
 
 COLA, RTE, STSB = TASKS["CoLA"], TASKS["RTE"], TASKS["STS-B"]
-# Rows of train, dev and test in the complete files of the real data.
+# Rows of train, dev and test in the files of gluebenchmark.com; those of COMPLETE are in the real data.
 PUBLISHED = {
+    "QQP": (363846, 40430, 390965),
+    "MNLI": (392702, 9815, 9832, 9796, 9847),
+    "QNLI": (104743, 5463, 5463),
     "CoLA": (8551, 1043, 1063),
     "SST-2": (67349, 872, 1821),
     "MRPC": (3668, 408, 1725),
     "STS-B": (5749, 1500, 1379),
     "RTE": (2490, 277, 3000),
     "WNLI": (635, 71, 146),
+    "AX": (1104,),
 }
+COMPLETE = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE", "WNLI")
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +67,19 @@ def write(folder: Path, content: str | bytes, name: str = "RTE/dev.tsv") -> Path
 # Reading
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_rows(shared_data: Path, name: str) -> None:
+@pytest.mark.parametrize("name", COMPLETE)
+def test_rows_of_real_files(shared_data: Path, name: str) -> None:
     found = [len(rows(shared_data / "glue", split, name)) for split in ("train", "valid", "test")]
     assert tuple(found) == PUBLISHED[name]
-    assert tuple(split.rows for split in TASKS[name].splits.values()) == PUBLISHED[name]
+
+
+def test_published_rows() -> None:
+    rows = {name: tuple(split.rows for split in task.splits.values()) for name, task in TASKS.items()}
+    assert rows == PUBLISHED
+    assert {split: row.file for split, row in TASKS["MNLI"].splits.items()} == {
+        **{"train": "train.tsv", "valid": "dev_matched.tsv", "valid1": "dev_mismatched.tsv"},
+        **{"test": "test_matched.tsv", "test1": "test_mismatched.tsv"},
+    }
 
 
 def test_columns_of_real_files(shared_data: Path) -> None:
@@ -213,7 +226,7 @@ def test_which_file(tmp_path: Path) -> None:
 # Preparing
 
 
-@pytest.mark.parametrize("name", PUBLISHED.keys() - {"SST-2"})
+@pytest.mark.parametrize("name", sorted({*COMPLETE} - {"SST-2"}))
 def test_prepared_files_agree(real: Path, name: str) -> None:
     task = TASKS[name]
     prepared = PreparedTask.load(real / name)
@@ -332,6 +345,41 @@ def test_bad_rows_are_skipped_and_counted_if_asked(
     write(glue, b"index\tsentence1\tsentence2\n0\ta\n", "RTE/test.tsv")
     with pytest.raises(ValueError, match=r"test\.tsv, line 2: 2 columns in place of 3"):
         prepare(RTE, glue, corpus, tmp_path / "bin", on_bad_row="skip")
+
+
+def test_the_command_skips_bad_rows_if_told_so(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    tiny_glue.write_tsv(tmp_path / "glue/RTE/dev.tsv", [*tiny_glue.rte_rows(3), ["4", "a", "b", "maybe"]])
+    given = ["", "-g", str(tmp_path / "glue"), "-c", str(corpus), "-o", str(tmp_path / "bin"), "RTE"]
+    monkeypatch.setattr("sys.argv", given)
+    with pytest.raises(SystemExit, match="line 5: label 'maybe' is none of"):
+        main()
+    monkeypatch.setattr("sys.argv", [*given, "--on-bad-row", "skip"])
+    main()
+    assert "1 bad rows of valid skipped" in capsys.readouterr().out
+
+
+def test_more_rows_than_published_are_said(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture
+) -> None:
+    rows = [["index", "sentence1", "sentence2", "label"], *[["0", "a", "b", "0"]] * 72]
+    tiny_glue.write_tsv(tmp_path / "WNLI/dev.tsv", rows)
+    prepare(TASKS["WNLI"], tmp_path, corpus, tmp_path / "bin")
+    assert "warning: dev.tsv has 72 rows where GLUE's has 71" in capsys.readouterr().out
+
+
+def test_the_digest_is_of_every_text_and_label(tmp_path: Path, corpus: Path) -> None:
+    digests = []
+    for change in ("", "label", "text"):
+        rows = tiny_glue.rte_rows(4)
+        if change:
+            rows[1][3 if change == "label" else 1] = "entailment" if change == "label" else "other"
+        tiny_glue.write_task(tmp_path / "RTE", rows, tiny_glue.rte_rows(4), tiny_glue.rte_rows(4))
+        for _ in range(2):
+            prepare(RTE, tmp_path, corpus, tmp_path / "out")
+            digests.append(PreparedTask.load(tmp_path / "out/RTE").digest)
+    assert digests[::2] == digests[1::2] and len(set(digests)) == 3 and len(digests[0]) == 64
 
 
 def test_malformed_rows_of_qqp_are_skipped(

@@ -6,12 +6,14 @@ import fcntl
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,7 @@ from test_plots import log
 from tiny_model import checkpoint, small
 
 from tupe_fairseq.glue import KNOWN, TASKS, WORD_ORDER, PreparedTask
-from tupe_fairseq.glue_plan import differences, parse_rates, parse_seeds, read_flags
+from tupe_fairseq.glue_plan import OURS, differences, parse_rates, parse_seeds, read_flags, settings
 from tupe_fairseq.glue_register import load_sweeps
 from tupe_fairseq.glue_results import Result, best_validation, dev_set_name, show_in_tensorboard
 from tupe_fairseq.glue_sweep import main
@@ -98,13 +100,16 @@ def result(folder: Path, task: str = "RTE", rate: str = "2e-5", seed: int = 1) -
 
 
 def assert_all_ended(folder: Path) -> None:
-    """The processes whose ids are in a file; each would otherwise live for long.
-
-    One that waits to be asked for its status has ended.
-    """
-    stats = [Path(f"/proc/{pid}/stat") for pid in (folder / "pids").read_text().split()]
-    assert len(stats) == 2
-    assert [s for s in stats if s.exists() and s.read_text().rsplit(")", 1)[1].split()[0] != "Z"] == []
+    """The processes whose ids are in a file; each would otherwise live for long."""
+    pids = [int(pid) for pid in (folder / "pids").read_text().split()]
+    assert len(pids) == 2
+    for pid in pids:
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        assert select.select([process], [], [], 20)[0], f"process {pid} lives"
+        os.close(process)
 
 
 def test_every_rate_with_every_seed_of_every_task(folder: Path, capsys: pytest.CaptureFixture) -> None:
@@ -378,6 +383,28 @@ def test_what_cannot_be_done_is_one_sentence(
 def test_rates_and_seeds_have_one_name_each() -> None:
     assert parse_rates("2e-5 0.00003 4.50E-05 0.1") == ["2e-5", "3e-5", "4.5e-5", "1e-1"]
     assert parse_seeds("0 7 010") == [0, 7, 10]
+
+
+@pytest.mark.parametrize("flag", OURS)
+def test_what_the_sweep_decides_is_refused(flag: str, tmp_path: Path) -> None:
+    """Given, and in the recipe, but for a rate and a seed there."""
+    recipe = tmp_path / "recipe.args"
+    recipe.write_text("")
+    with pytest.raises(ValueError, match=f"^{flag} is not for a sweep: "):
+        read_flags(recipe, [flag, "1"])
+    recipe.write_text(f"{flag} 1\n")
+    if flag in ("--lr", "--seed"):
+        assert read_flags(recipe, []) == {}
+    else:
+        with pytest.raises(ValueError, match=rf"^{flag} \(in .*recipe.args\) is not for a sweep: "):
+            read_flags(recipe, [])
+
+
+@pytest.mark.parametrize("change", [{"digest": "b"}, {"vocabulary": "w"}, {"rows": {"train": 6}}])
+def test_other_data_is_another_setting(change: dict) -> None:
+    prepared = PreparedTask(KNOWN["RTE"], {"train": 5}, "v", "a")
+    there, here = (settings(data, "c", {}) for data in (prepared, replace(prepared, **change)))
+    assert differences(there, here) == "other data"
 
 
 def test_flags_of_the_recipe_and_those_given(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_step_that_a_resumed_run_repeats_counts_once_as_last_written(tmp_path:
 
 
 def test_missing_curves_are_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"^no TensorBoard logs in .*/tensorboard/valid; a run of"):
+    with pytest.raises(FileNotFoundError, match=r"^no TensorBoard logs in .*/tensorboard/valid; our"):
         plots.read_curve(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"/tensorboard/valid holds no 'loss', only ppl$"):
         plots.read_curve(log(tmp_path, "valid", {1: 2.0}, key="ppl"))
@@ -219,7 +219,7 @@ def test_the_unigram_level_is_drawn(tmp_path: Path, figures: list[Figure]) -> No
         (["positions", "none.pt", "out.png"], "no checkpoint none.pt"),
         (
             ["curves", "none", "-o", "out.png"],
-            "no TensorBoard logs in none/tensorboard/valid; a run of",
+            "no TensorBoard logs in none/tensorboard/valid; our training scripts",
         ),
     ],
 )

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from tiny_model import RunsCode
 
 from tupe_fairseq.model import load_model
-from tupe_fairseq.restoring import Start, find_start
+from tupe_fairseq.restoring import Start, check_start, find_start
 from tupe_fairseq.variants import VARIANTS
 from tupe_fairseq.vocabulary import dictionary_fingerprint
 
@@ -207,6 +207,19 @@ def test_a_model_of_a_glue_task_is_not_trained_on_with_another(folder: Path, pat
     message = refused(configure(folder, "--restore-file", path))
     assert "fine-tuned on CoLA there, not at all here. Give these flags its values, or name ano" in message
     build(configure(folder, "--finetune-from-model", path))
+
+
+@pytest.mark.parametrize("stored, rule", [(None, "if they fit"), ("RTE", "if they fit"), ("CoLA", "unused")])
+def test_a_head_is_taken_from_the_same_task_alone(
+    folder: Path, path: Path, stored: str | None, rule: str
+) -> None:
+    state = torch.load(path)
+    state["task_state"]["glue_task"] = stored
+    torch.save(state, path)
+    model = load_model(state)
+    own = {**state["task_state"], "glue_task": "RTE"}
+    check_start(Start(path, resumed=False), model, own)
+    assert model.checkpoint_heads == rule
 
 
 @pytest.mark.parametrize("metric", ["mcc", "los", "nll_loss"])

@@ -30,7 +30,7 @@ def read_curves(run: str | Path, subset: str = "valid") -> dict[str, dict[int, f
     """
     folder = Path(run) / "tensorboard" / subset
     if not has_curve(run, subset):
-        raise FileNotFoundError(f"no TensorBoard logs in {folder}; a run of scripts/pretrain.sh writes them")
+        raise FileNotFoundError(f"no TensorBoard logs in {folder}; our training scripts write them")
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
     names = events.Tags()["scalars"]

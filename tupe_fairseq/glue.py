@@ -219,6 +219,7 @@ class PreparedTask:
     task: GlueTask
     rows: Mapping[str, int]  # found, by split
     vocabulary: str  # fingerprint of the vocabulary that the ids belong to
+    digest: str = ""  # SHA-256 (hex) of all texts and labels
 
     def save(self, folder: Path) -> None:
         """Writes `folder/task.json`."""
@@ -241,17 +242,18 @@ class PreparedTask:
             raise FileNotFoundError(f"no {path}; scripts/prepare_glue.sh makes it")
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
-            row, rows, vocabulary = (stored[key] for key in ("task", "rows", "vocabulary"))
+            row, rows, *texts = (stored[key] for key in ("task", "rows", "vocabulary", "digest"))
             found = row["name"]
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged ({error!r:.100}); prepare the task again") from None
         if name not in (None, found):
             raise ValueError(f"{path} is of {found!r:.40}, not of {name}; prepare {name} there")
         task = _known_task(path, row)
-        sound = isinstance(rows, dict) and isinstance(vocabulary, str) and rows.keys() <= task.splits.keys()
+        sound = isinstance(rows, dict) and rows.keys() <= task.splits.keys()
+        sound = sound and all(isinstance(text, str) for text in texts)
         if not sound or not all(type(n) is int and 0 < n < 10**12 for n in rows.values()):
-            raise ValueError(f"{path} is damaged (its rows or its vocabulary); prepare the task again")
-        return cls(task, rows, vocabulary)
+            raise ValueError(f"{path} is damaged (its rows or fingerprints); prepare the task again")
+        return cls(task, rows, *texts)
 
 
 def _known_task(path: Path, row: dict[str, Any]) -> GlueTask:

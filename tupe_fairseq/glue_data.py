@@ -11,13 +11,14 @@ A task becomes a folder, complete or absent:
 from __future__ import annotations
 
 import argparse
+import hashlib
 import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def prepare(
     with _complete_folder(out / task.name) as folder:
         for name in (MODEL_FILE, DICTIONARY_FILE):
             shutil.copyfile(corpus / name, folder / name)
-        rows = {}
+        rows, digest = {}, hashlib.sha256()
         for split, known in task.splits.items():
             if splits is not None and split not in splits:
                 continue
@@ -61,18 +62,21 @@ def prepare(
                 print(f"  warning: no {glue_dir / task.folder / known.file}, so there are no {split} rows")
                 continue
             skip = labelled(split) and (on_bad_row == "skip" or known.malformed)
-            rows[split] = _prepare_split(task, split, path, vocabulary, folder, skip)
+            rows[split] = _prepare_split(task, split, path, vocabulary, folder, skip, digest)
             if known.rows is not None and rows[split] != known.rows:
                 print(f"  warning: {path.name} has {rows[split]:,} rows where GLUE's has {known.rows:,}")
         if not rows:
             raise FileNotFoundError(f"{glue_dir / task.folder} has no file of {task.name}")
-        PreparedTask(task, rows, vocabulary.fingerprint).save(folder)
+        PreparedTask(task, rows, vocabulary.fingerprint, digest.hexdigest()).save(folder)
 
 
 def _prepare_split(
-    task: GlueTask, split: str, path: Path, vocabulary: Vocabulary, folder: Path, skip: bool
+    task: GlueTask, split: str, path: Path, vocabulary: Vocabulary, folder: Path, skip: bool, digest: Any
 ) -> int:
-    """Writes inputs and labels of a split, prints a line about them and returns the number of rows."""
+    """Writes inputs and labels of a split, prints a line about them and returns the number of rows.
+
+    The rows are added to the digest.
+    """
     lengths, unknown = [], 0
     bad_rows: list[str] = []
     with ExitStack() as stack:
@@ -85,6 +89,7 @@ def _prepare_split(
             label_path = _made(folder / "label" / f"{split}.label")
             labels = stack.enter_context(label_path.open("w", encoding="utf-8", newline="\n"))
         for row in read_rows(path, task, split, bad_rows.append if skip else None):
+            digest.update(repr((split, *row)).encode())
             sentences = [[*vocabulary.encode(text), EOS] for text in row.texts]
             for file, ids in zip(inputs, sentences):
                 file.add(ids)

@@ -25,6 +25,7 @@ OURS = {
     "--combine-valid-subsets": "every dev set is validated apart",
     "--combine-val": "every dev set is validated apart",
     "--valid-subset": "every dev set is validated",
+    "--disable-validation": "the report is on validations",
     "--best-checkpoint-metric": "the task's first metric chooses",
 }
 
@@ -132,8 +133,9 @@ def read_flags(config: Path, given: Sequence[str]) -> dict[str, str]:
     recipe = _by_flag([word for line in lines for word in line.split("#")[0].split()])
     flags = _by_flag(given)
     for flag, why in OURS.items():
-        if flag in flags:
-            raise ValueError(f"{flag} is not for a sweep: {why}")
+        if flag in flags or (flag in recipe and flag not in ("--lr", "--seed")):
+            where = "" if flag in flags else f" (in {config})"
+            raise ValueError(f"{flag}{where} is not for a sweep: {why}")
     return {flag: value for flag, value in {**recipe, **flags}.items() if flag not in OURS}
 
 
@@ -165,7 +167,7 @@ def settings(prepared: PreparedTask, checkpoint: str, flags: Mapping[str, str]) 
     Args:
         checkpoint: its fingerprint, which is the same after a move.
     """
-    data = {"rows": dict(prepared.rows), "vocabulary": prepared.vocabulary}
+    data = {"rows": dict(prepared.rows), "vocabulary": prepared.vocabulary, "digest": prepared.digest}
     return {"checkpoint": checkpoint, "data": data, "flags": dict(flags)}
 
 
