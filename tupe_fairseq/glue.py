@@ -212,6 +212,17 @@ WORD_ORDER = GlueTask(  # the quickstart's task, not of GLUE: word_order.py make
 KNOWN = {**TASKS, WORD_ORDER.name: WORD_ORDER}  # all that can be prepared, by name
 
 
+def known_task(name: str) -> GlueTask:
+    """A task by its name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in KNOWN:
+        raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
+    return KNOWN[name]
+
+
 @dataclass(frozen=True)
 class PreparedTask:
     """What `task.json` in a prepared folder says."""

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .glue import DESCRIPTION_FILE, KNOWN, LONGEST, TASKS, GlueTask, PreparedTask, labelled
+from .glue import DESCRIPTION_FILE, LONGEST, TASKS, GlueTask, PreparedTask, known_task, labelled
 from .glue_rows import find_file, read_rows
 from .token_file import TokenFile
 from .vocabulary import DICTIONARY_FILE, EOS, MODEL_FILE, UNK, Vocabulary
@@ -156,12 +156,11 @@ def choose(names: Sequence[str], glue_dir: Path) -> list[GlueTask]:
     """
     if not glue_dir.is_dir():
         raise FileNotFoundError(f"no folder {glue_dir}")
-    for name in names:
-        if name not in KNOWN:
-            raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
-        if not (glue_dir / KNOWN[name].folder).is_dir():
-            raise FileNotFoundError(f"no folder {glue_dir / KNOWN[name].folder} for {name}")
-    chosen = [KNOWN[name] for name in names] or [t for t in TASKS.values() if (glue_dir / t.folder).is_dir()]
+    named = [known_task(name) for name in names]
+    for task in named:
+        if not (glue_dir / task.folder).is_dir():
+            raise FileNotFoundError(f"no folder {glue_dir / task.folder} for {task.name}")
+    chosen = named or [task for task in TASKS.values() if (glue_dir / task.folder).is_dir()]
     if not chosen:
         raise FileNotFoundError(f"{glue_dir} has no folder of a GLUE task: {', '.join(TASKS)}")
     if not names:

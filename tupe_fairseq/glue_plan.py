@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from .glue import DESCRIPTION_FILE, KNOWN, TASKS, PreparedTask
+from .glue import DESCRIPTION_FILE, TASKS, PreparedTask, known_task
 from .glue_results import run_name
 
 # What the sweep or its report decides: flags that would undo it are refused.
@@ -58,8 +58,7 @@ def choose(names: Sequence[str], glue_bin: Path) -> tuple[list[PreparedTask], li
     if not glue_bin.is_dir():
         raise FileNotFoundError(f"no folder {glue_bin}; scripts/prepare_glue.sh -o {glue_bin} makes it")
     for name in names:
-        if name not in KNOWN:
-            raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
+        known_task(name)
     _check_each_once(names, "the tasks")
     found = {path.parent.name for path in glue_bin.glob(f"*/{DESCRIPTION_FILE}")}
     asked = [PreparedTask.load(glue_bin / name, name) for name in names or [n for n in TASKS if n in found]]

@@ -18,14 +18,13 @@ import numpy as np
 import torch
 
 from . import checkpoints
-from .glue import GlueTask, PreparedTask, labelled
+from .glue import GlueTask, PreparedTask, known_task, labelled
 from .glue_flags import check_data
 from .glue_reader import (
     Finetuned,
     choose_splits,
     compute_outputs,
     find_checkpoint,
-    known_task,
     load_finetuned,
     load_rows,
     prepared_folder,

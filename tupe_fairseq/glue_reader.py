@@ -17,7 +17,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from torch.nn.utils.rnn import pad_sequence
 
 from . import checkpoints
-from .glue import DESCRIPTION_FILE, KNOWN, LONGEST, TASKS, GlueTask, PreparedTask, labelled
+from .glue import DESCRIPTION_FILE, LONGEST, GlueTask, PreparedTask, labelled
 from .glue_data import prepare
 from .glue_flags import has_vocabulary
 from .glue_rows import find_file
@@ -88,17 +88,6 @@ def load_finetuned(state: dict[str, Any], path: Path, task: GlueTask) -> Finetun
     if longest < least:
         raise ValueError(f"{path} was trained on rows of {longest} tokens; {task.name} needs {least} or more")
     return Finetuned(model, heads[0], longest)
-
-
-def known_task(name: str) -> GlueTask:
-    """A task by its name.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if name not in KNOWN:
-        raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
-    return KNOWN[name]
 
 
 @contextmanager

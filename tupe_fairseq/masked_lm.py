@@ -31,6 +31,7 @@ from omegaconf import II, MISSING
 
 from .blocks import EveryRowDataset, FirstTokenDataset, SplitLinesDataset, word_starts
 from .tupe_task import TupeTask, whole_config
+from .vocabulary import DICTIONARY_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class TupeMaskedLMTask(TupeTask):
                 f"--mask-prob {cfg.mask_prob} must lie between 0 and 1, and --leave-unmasked-prob and "
                 f"--random-token-prob {tuple(shares.values())} add up to 1 at most"
             )
-        path = Path(utils.split_paths(cfg.data)[0], "dict.txt")
+        path = Path(utils.split_paths(cfg.data)[0], DICTIONARY_FILE)
         if not path.is_file():
             raise FileNotFoundError(
                 f"no dictionary {path}; scripts/prepare_corpus.sh makes one in CORPUS/bin"

@@ -31,7 +31,7 @@ from .glue import BATCH_MEAN, LONGEST, PreparedTask, labelled
 from .sentence_criterion import ROWS, log_scores
 from .sentence_rows import DealtRowsDataset, SentencesDataset, read_targets
 from .tupe_task import TupeTask
-from .vocabulary import PAD
+from .vocabulary import DICTIONARY_FILE, PAD
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class TupeSentencePredictionTask(TupeTask):
                 f"--tokens-per-sample {cfg.tokens_per_sample} leaves no room for text; "
                 f"{prepared.task.name} needs {least} or more"
             )
-        dictionary = Dictionary.load(str(_existing(Path(cfg.data, "dict.txt"))))
+        dictionary = Dictionary.load(str(_existing(Path(cfg.data, DICTIONARY_FILE))))
         logger.info("%s: %s", prepared.task.name, ", ".join(prepared.task.labels) or "regression")
         return cls(cfg, dictionary, prepared)
 
