@@ -183,9 +183,7 @@ def test_a_failed_run_is_named_and_the_others_go_on(
 def test_a_signal_ends_the_trainings_too(name: str, folder: Path, capsys: pytest.CaptureFixture) -> None:
     """The stand-in of the second run sends it to the sweep, and would then work for ever."""
     number = signal.Signals[name]
-    signal.signal(
-        number, signal.SIG_DFL
-    )  # a shell's background jobs ignore some of them, and so does a sweep
+    signal.signal(number, signal.SIG_DFL)  # which background jobs of a shell may ignore
     for_ever = f"""
 if [[ "$6 $8" == "3e-5 1" && ! -e pids ]]; then
   sleep 100 & echo $$ $! >pids
