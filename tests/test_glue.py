@@ -589,7 +589,7 @@ def test_more_positions_make_room(tmp_path: Path, corpus: Path, capsys: pytest.C
     for given, tokens in (([], 64), (["--max-positions", "256"], 256), (["--max-positions", "600"], 512)):
         words = glue_flags.flags("RTE", tmp_path / "bin", checkpoint, ["--batch-size", "8", *given])
         assert words[words.index("--tokens-per-sample") + 1] == str(tokens)
-        cut = f"positions for {tokens} tokens; longer rows are cut (--max-positions 512 --resize-positions"
+        cut = f"positions for {tokens} tokens; longer rows are cut (--max-positions N --resize-positions"
         assert (cut in capsys.readouterr().err) == (tokens < 512)
 
 

@@ -158,11 +158,12 @@ def report(model: Official, source: Path, output: Path) -> str:
 written: {output / CHECKPOINT_FILE}, {output / DICTIONARY_FILE}
 
 Next, with ids in a folder DATA, made of text in the authors' BPE with
-  fairseq-preprocess --only-source --srcdict {out}/{DICTIONARY_FILE}
+  fairseq-preprocess --only-source --srcdict {out}/{DICTIONARY_FILE} \
+--trainpref TRAIN.txt --validpref VALID.txt --destdir DATA
 try
   fairseq-validate DATA --user-dir tupe_fairseq --task tupe_masked_lm --batch-size 16 \
 --path {out}/{CHECKPOINT_FILE}
-The flags of fairseq-train that start from it:
+To train from it, add to the flags of fairseq-train:
   --finetune-from-model {out}/{CHECKPOINT_FILE} --arch {o["variant"]}_base \
 --tokens-per-sample {o["max_positions"]} {flags}"""
 

@@ -139,9 +139,9 @@ def flags(name: str, glue_bin: Path, checkpoint: Path, given: list[str]) -> list
     check_data(state, checkpoint, glue_bin / name, prepared)
     max_positions = _parse(given).max_positions or options["max_positions"]
     if max_positions < LONGEST:
+        more = "" if "--resize-positions" in given else " (--max-positions N --resize-positions makes room)"
         print(
-            f"note: the model has positions for {max_positions} tokens; longer rows are cut "
-            f"(--max-positions {LONGEST} --resize-positions would make room)",
+            f"note: the model has positions for {max_positions} tokens; longer rows are cut{more}",
             file=sys.stderr,
         )
     return [

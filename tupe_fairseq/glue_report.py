@@ -109,7 +109,7 @@ def task_rows(results: Sequence[Result], planned: int | None) -> list[Row]:
             raise ValueError(f"not all runs of {task.name} were validated on {name}; delete and repeat those")
         others = common - {*task.metrics, "loss"}
         for metric in (*task.metrics, *sorted(others)):
-            values = [100 * result.metrics[split][metric] for result in at_best]
+            values = [round(100 * result.metrics[split][metric], 5) for result in at_best]
             paper = PAPER.get(at_best[0].variant, {}).get(name) if metric == task.metrics[0] else None
             spread = (median(values), min(values), max(values), len(values))
             rows.append(Row(name, metric, rate, *spread, len(results), planned, paper))

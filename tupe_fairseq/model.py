@@ -146,7 +146,8 @@ class TupeModel(BaseFairseqModel):
         check_weights(state_dict)
         prefix = f"{name}." if name else ""
         if self.cfg.resize_positions:
-            self.resize_positions(state_dict, prefix)
+            for line in self.resize_positions(state_dict, prefix):
+                logger.info(line)
         self._fit_heads(state_dict, f"{prefix}classification_heads.")
 
     def _fit_heads(self, state_dict: dict[str, Tensor], prefix: str) -> None:
@@ -171,22 +172,22 @@ class TupeModel(BaseFairseqModel):
                 logger.info("sentence head %s: from the checkpoint", head)
             state_dict.update({f"{prefix}{head}.{weight}": value for weight, value in weights.items()})
 
-    def resize_positions(self, state_dict: dict[str, Tensor], prefix: str = "") -> None:
-        """Makes the position tables of a checkpoint fit this model, in place.
+    def resize_positions(self, state_dict: dict[str, Tensor], prefix: str = "") -> list[str]:
+        """Makes the position tables of a checkpoint fit this model, in place; returns what there is to log.
 
         Raises:
             ValueError: there is no row of a position to stretch.
         """
+        done = []
         for table, reset in self.encoder.position_tables().items():
             table = f"{prefix}encoder.{table}"
             rows = state_dict[table]
             there, here = len(rows) - reset, self.max_positions()
             if there != here:
-                logger.info(
-                    "%s: %s positions in the checkpoint, %s here; its rows are %s",
-                    *(table, there, here, "cut" if here < there else "interpolated"),
-                )
+                how = "cut" if here < there else "interpolated"
+                done.append(f"{table}: {there} positions in the checkpoint, {here} here; its rows are {how}")
                 state_dict[table] = resize_positions(rows, here, reset)
+        return done
 
 
 def shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
