@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tupe_fairseq.checkpoints import SHAPE
 from tupe_fairseq.config import TupeConfig
 from tupe_fairseq.model import TupeModel
 from tupe_fairseq.official import TIED, parameters
@@ -19,15 +20,6 @@ from tupe_fairseq.variants import VARIANTS
 
 MODELS = ["tupe_a", "tupe_r"]
 BATCHES = ["pad", "nopad"]
-SIZES = (
-    "encoder_layers",
-    "encoder_embed_dim",
-    "encoder_ffn_embed_dim",
-    "encoder_attention_heads",
-    "max_positions",
-    "rel_pos_bins",
-    "max_rel_pos",
-)
 NAMES = parameters(layers=2, relative=True, heads=["sentence_classification_head"])
 # absolute tolerances that golden/README.md advises; float32 with a summation order of our own: twice its row
 TOLERANCES = {
@@ -56,7 +48,7 @@ def build(arrays: dict[str, np.ndarray], dtype: torch.dtype) -> TupeModel:
     state.pop(our_name(TIED))
     cfg = TupeConfig(
         variant=stored["variant"].lower().replace("-", "_"),
-        **{name: stored[name] for name in SIZES},
+        **{name: stored[name] for name in SHAPE[1:]},
         dropout=0.0,
         attention_dropout=0.0,
     )

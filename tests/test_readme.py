@@ -59,6 +59,27 @@ def test_table_of_glue(readme: str, name: str) -> None:
     assert f"| {' | '.join(cells)} |".replace("|  |", "| |") in readme
 
 
+@pytest.mark.parametrize("size", ["tiny", "small", "base"])
+def test_positions_of_the_recipes(readme: str, root: Path, size: str) -> None:
+    tokens = re.search(
+        r"^--tokens-per-sample (\d+)", (root / f"configs/{size}.args").read_text(), re.MULTILINE
+    )
+    assert tokens
+    text = " ".join(readme.split())
+    assert f"{tokens[1]} in the {size} recipe" in text or f"{tokens[1]} in {size}" in text
+
+
+def test_rates_and_seeds_of_a_sweep(readme: str, root: Path) -> None:
+    """The script's defaults, its usage and the README."""
+    script = (root / "scripts/sweep_glue.sh").read_text()
+    rates, seeds = (re.search(rf'{name}:-([^}}]+)}}"', script) for name in ("RATES", "SEEDS"))
+    assert rates and seeds
+    assert f'[RATES="{rates[1]}"] [SEEDS="{seeds[1]}"]' in script
+    *most, last = rates[1].split()
+    count = {5: "five"}[len(seeds[1].split())]
+    assert f"learning rates {', '.join(most)} and {last} and {count} seeds" in " ".join(readme.split())
+
+
 def test_options_are_named(readme: str) -> None:
     for name in TupeConfig.__dataclass_fields__:
         if name not in ("_name", "variant"):

@@ -53,6 +53,11 @@ class GlueTask:
         """Width of the sentence head."""
         return len(self.labels) or 1
 
+    @property
+    def least_tokens(self) -> int:
+        """Of a row that holds text: <s> a </s>, or <s> a </s> </s> b </s>."""
+        return 3 * len(self.inputs)
+
 
 def labelled(split: str) -> bool:
     """Whether the rows of a split have labels: GLUE keeps those of its test rows to itself."""

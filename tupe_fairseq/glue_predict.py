@@ -26,12 +26,12 @@ from .glue_reader import (
     compute_outputs,
     find_checkpoint,
     load_finetuned,
-    load_rows,
     prepared_folder,
 )
 from .glue_submission import HEADER
 from .sentence_criterion import CORRELATIONS, score, why_undefined
-from .sentence_rows import read_targets
+from .sentence_rows import label_file, load_rows, load_targets
+from .whole_file import whole_file
 
 
 def predictions_of(task: GlueTask, outputs: np.ndarray) -> np.ndarray:
@@ -57,14 +57,8 @@ def labelled_lines(task: GlueTask, predictions: np.ndarray, labels: Sequence[str
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
     """Writes a file, complete or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{line}\n" for line in lines)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)
 
 
 def predict_split(
@@ -80,11 +74,8 @@ def predict_split(
     predictions = predictions_of(task, compute_outputs(reader, rows, batch_size))
     said = f"{task.name} {split}: {len(rows):,} rows, {rows.cut:,} cut to {reader.longest} tokens"
     if labelled(split):
-        path, label_path = out / f"{task.name}.{split}.tsv", folder / "label" / f"{split}.label"
-        targets = read_targets(label_path, task)
-        if len(targets) != len(rows):
-            raise ValueError(f"{label_path}: {len(targets)} labels, {len(rows)} rows; prepare the task again")
-        labels = label_path.read_text(encoding="utf-8").splitlines()
+        path, targets = out / f"{task.name}.{split}.tsv", load_targets(folder, prepared, split)
+        labels = label_file(folder, split).read_text(encoding="utf-8").splitlines()
         write_lines(path, labelled_lines(task, predictions, labels))
         said += f"; {_scores(task, predictions, targets * task.label_scale)}"
     else:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from fairseq.data.indexed_dataset import MMapIndexedDataset
 from torch.nn.utils.rnn import pad_sequence
 
 from . import checkpoints
@@ -84,9 +83,10 @@ def load_finetuned(state: dict[str, Any], path: Path, task: GlueTask) -> Finetun
     options = state["cfg"].get("task")
     trained: Any = options.get("tokens_per_sample") if isinstance(options, dict) else None
     longest = min(LONGEST, model.max_positions(), trained if type(trained) is int else LONGEST)
-    least = 3 * len(task.inputs)  # <s> a </s>, or <s> a </s> </s> b </s>
-    if longest < least:
-        raise ValueError(f"{path} was trained on rows of {longest} tokens; {task.name} needs {least} or more")
+    if longest < task.least_tokens:
+        raise ValueError(
+            f"{path} was trained on rows of {longest} tokens; {task.name} needs {task.least_tokens} or more"
+        )
     return Finetuned(model, heads[0], longest)
 
 
@@ -141,25 +141,6 @@ def choose_splits(prepared: PreparedTask, asked: Sequence[str], glue: Path) -> l
         there = ", ".join(prepared.rows) or "none at all"
         raise ValueError(f"{glue} has no {missing[0]} rows of {prepared.task.name}; there are {there}")
     return chosen
-
-
-def load_rows(folder: Path, prepared: PreparedTask, split: str, longest: int) -> SentencesDataset:
-    """The rows of a split as the model reads them.
-
-    Raises:
-        FileNotFoundError: a file of the split does not exist.
-        ValueError: the files do not fit each other.
-    """
-    prefixes = [folder / f"input{i}" / split for i in range(len(prepared.task.inputs))]
-    for prefix in prefixes:
-        for path in (prefix.with_suffix(".idx"), prefix.with_suffix(".bin")):
-            if not path.is_file():
-                raise FileNotFoundError(f"no {path}; prepare the task again")
-    sentences = [MMapIndexedDataset(str(prefix)) for prefix in prefixes]
-    for prefix, rows in zip(prefixes, sentences):
-        if len(rows) != prepared.rows[split]:
-            raise ValueError(f"{prefix} has {len(rows)} rows, {DESCRIPTION_FILE} {prepared.rows[split]}")
-    return SentencesDataset(sentences, longest)
 
 
 @torch.inference_mode()

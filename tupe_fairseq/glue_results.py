@@ -11,6 +11,7 @@ from typing import Any
 
 from .curves import read_curves, write_hparams
 from .glue import BATCH_MEAN, KNOWN, GlueTask, labelled
+from .whole_file import whole_file
 
 RESULT_FILE = "result.json"
 
@@ -163,6 +164,5 @@ def best_validation(
 
 def write_json(path: Path, content: Any) -> None:
     """Writes a file, whole or not at all."""
-    scratch = path.with_name(f".{path.name}")
-    scratch.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    scratch.replace(path)
+    with whole_file(path) as part:
+        part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .glue import TASKS, GlueTask
 from .glue_rows import check_label
+from .whole_file import whole_file
 
 HEADER = "index\tprediction"
 
@@ -85,15 +86,9 @@ def pack(folder: Path, archive: Path) -> tuple[list[str], list[str]]:
             faults.append(str(error))
     if faults:
         raise ValueError(f"{archive} was not written: {'; '.join(faults)}")
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    part = archive.with_name(f".{archive.name}.part")
-    try:
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as file:
-            for name in found:
-                file.write(folder / name, name)
-        part.replace(archive)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(archive) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as file:
+        for name in found:
+            file.write(folder / name, name)
     return found, [name for name in wanted if name not in found]
 
 

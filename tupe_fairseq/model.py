@@ -21,8 +21,6 @@ from .vocabulary import PAD
 
 logger = logging.getLogger(__name__)
 
-POSITION_TABLES = ("encoder.embed_positions.weight", "encoder.position_bias.absolute.embedding.weight")
-
 
 class LMHead(nn.Module):
     """Dense, GELU, LayerNorm, then the token embeddings as output weights and a bias."""
@@ -206,11 +204,7 @@ def load_model(state: dict[str, Any]) -> TupeModel:
     """
     cfg = complete(model_options(state))
     weights = dict(model_weights(state))
-    layers = {key.split(".")[2] for key in weights if key.startswith("encoder.layers.")}
-    tables = [len(weight) for key, weight in weights.items() if key in POSITION_TABLES and weight.dim()]
-    if len(layers) != cfg.encoder_layers or not all(0 <= n - cfg.max_positions <= 1 for n in tables or [0]):
-        # Options can ask for any amount of memory; weights that are there cannot.
-        raise ValueError("the checkpoint's weights do not fit its options: other layers, or other positions")
+    _check_sizes(weights, cfg)
     model = TupeModel(cfg, len(weights[EMBEDDINGS]), padding_idx=PAD)
     try:
         for key, weight in weights.items():
@@ -220,6 +214,18 @@ def load_model(state: dict[str, Any]) -> TupeModel:
     except (RuntimeError, KeyError, IndexError, AttributeError) as error:  # as a hostile file may cause
         raise ValueError(f"the checkpoint's weights do not fit its options: {error}") from None
     return model.eval()
+
+
+def _check_sizes(weights: dict[str, Tensor], cfg: TupeConfig) -> None:
+    """Options can ask for any amount of memory; weights that are there cannot."""
+    layers = {key.split(".")[2] for key in weights if key.startswith("encoder.layers.")}
+    if len(layers) != cfg.encoder_layers:
+        raise ValueError("the checkpoint's weights do not fit its options: other layers")
+    with torch.device("meta"):
+        sizes = shapes(TupeModel(cfg, len(weights[EMBEDDINGS]), padding_idx=PAD).state_dict())
+    wrong = [name for name, size in sizes.items() if name in weights and weights[name].shape != size]
+    if wrong:
+        raise ValueError(f"the checkpoint's weights do not fit its options: {', '.join(sorted(wrong)[:3])}")
 
 
 for _name, _preset in architectures().items():

@@ -19,7 +19,6 @@ from fairseq.data import (
     NumSamplesDataset,
     RawLabelDataset,
     RightPadDataset,
-    data_utils,
 )
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
@@ -29,7 +28,7 @@ from omegaconf import II, MISSING
 from .checkpoints import GLUE_TASK
 from .glue import BATCH_MEAN, LONGEST, PreparedTask, labelled
 from .sentence_criterion import ROWS, log_scores
-from .sentence_rows import DealtRowsDataset, SentencesDataset, read_targets
+from .sentence_rows import DealtRowsDataset, existing, load_rows, load_targets
 from .tupe_task import TupeTask
 from .vocabulary import DICTIONARY_FILE, PAD
 
@@ -76,14 +75,13 @@ class TupeSentencePredictionTask(TupeTask):
             ValueError: a row would hold no text.
         """
         prepared = PreparedTask.load(Path(cfg.data))
-        sentences = len(prepared.task.inputs)
-        least = 3 * sentences  # <s> a </s>, or <s> a </s> </s> b </s>
+        least = prepared.task.least_tokens
         if cfg.tokens_per_sample < least:
             raise ValueError(
                 f"--tokens-per-sample {cfg.tokens_per_sample} leaves no room for text; "
                 f"{prepared.task.name} needs {least} or more"
             )
-        dictionary = Dictionary.load(str(_existing(Path(cfg.data, DICTIONARY_FILE))))
+        dictionary = Dictionary.load(str(existing(Path(cfg.data, DICTIONARY_FILE))))
         logger.info("%s: %s", prepared.task.name, ", ".join(prepared.task.labels) or "regression")
         return cls(cfg, dictionary, prepared)
 
@@ -94,7 +92,12 @@ class TupeSentencePredictionTask(TupeTask):
             FileNotFoundError: a file of the split does not exist.
             ValueError: the files do not fit each other.
         """
-        rows = self._load_rows(split)
+        folder, longest = Path(self.cfg.data), self.cfg.tokens_per_sample
+        rows = load_rows(folder, self.prepared, split, longest)
+        logger.info(
+            "%s: %s rows, %s (%.2f%%) cut to %s tokens",
+            *(split, f"{len(rows):,}", rows.cut, 100 * rows.cut / len(rows), longest),
+        )
         batch = {
             "id": IdDataset(),
             "net_input": {
@@ -105,29 +108,9 @@ class TupeSentencePredictionTask(TupeTask):
             "ntokens": NumelDataset(rows, reduce=True),
         }
         if labelled(split):
-            path = _existing(Path(self.cfg.data, "label", f"{split}.label"))
-            targets = read_targets(path, self.prepared.task)
-            if len(targets) != len(rows):
-                raise ValueError(f"{path}: {len(targets)} labels, {len(rows)} rows; prepare the task again")
-            batch["target"] = RawLabelDataset(targets)
+            batch["target"] = RawLabelDataset(load_targets(folder, self.prepared, split))
         nested = NestedDictionaryDataset(batch, sizes=[rows.sizes])
         self.datasets[split] = DealtRowsDataset(nested, self.cfg.seed if split == "train" else None)
-
-    def _load_rows(self, split: str) -> SentencesDataset:
-        sentences = []
-        for i in range(len(self.prepared.task.inputs)):
-            prefix = Path(self.cfg.data, f"input{i}", split)
-            _existing(prefix.with_suffix(".idx"))
-            sentences.append(data_utils.load_indexed_dataset(str(prefix), self.dictionary, "mmap"))
-            found, expected = len(sentences[i]), self.prepared.rows[split]
-            if found != expected:
-                raise ValueError(f"{prefix} has {found} rows, task.json {expected}; prepare the task again")
-        rows = SentencesDataset(sentences, self.cfg.tokens_per_sample)
-        logger.info(
-            "%s: %s rows, %s (%.2f%%) cut to %s tokens",
-            *(split, f"{len(rows):,}", rows.cut, 100 * rows.cut / len(rows), self.cfg.tokens_per_sample),
-        )
-        return rows
 
     def metric_names(self) -> dict[str, Sequence[str]]:
         """What a validation reports, by the name of the criterion."""
@@ -168,9 +151,3 @@ class TupeSentencePredictionTask(TupeTask):
         rows of a validation would stay there, and be added to those of the next.
         """
         metrics.reset_meter("valid", ROWS)
-
-
-def _existing(path: Path) -> Path:
-    if not path.is_file():
-        raise FileNotFoundError(f"no {path}; scripts/prepare_glue.sh makes it")
-    return path
