@@ -23,9 +23,10 @@ from .vocabulary import BOS, EOS
 
 logger = logging.getLogger(__name__)
 
-# Rows sorted by length together: 32 batches of the paper's 32. With 8,000 pieces, 61% of RTE's batches are
-# padding without, and 7% with.
-GROUP = 1024
+# Rows sorted by length together: 8 batches of the paper's 32; 18% of RTE's are padding then (61% without). In
+# larger groups less is, but batches of one length are no random ones: on the quickstart's task, MCC over six
+# seeds was 0.597 (sd 0.008) without groups, 0.591 (0.020) with 256 rows and 0.574 (0.008) with 1,024.
+GROUP = 256
 
 
 def read_targets(path: Path, task: GlueTask) -> np.ndarray:
