@@ -36,12 +36,8 @@ from .vocabulary import PAD
 
 ROBERTA, HUGGING_FACE, FLOOR = "roberta", "hugging_face", "floor"
 PEERS = (*VARIANTS, ROBERTA, HUGGING_FACE, FLOOR)
-ADAM = {
-    "adam_betas": "(0.9, 0.999)",
-    "adam_eps": 1e-6,
-    "weight_decay": 0.01,
-    "lr": [1e-4],
-}  # configs/base.args
+# configs/base.args
+ADAM = {"adam_betas": "(0.9, 0.999)", "adam_eps": 1e-6, "weight_decay": 0.01, "lr": [1e-4]}
 CLIP_NORM = 1.0  # likewise
 
 
@@ -54,16 +50,28 @@ def build(name: str, work: Work) -> Step:
     if name == FLOOR:
         return floor(work)
     torch.manual_seed(work.seed)
+    task = Task(work.vocab)
+    model = make_model(name, work, task).to(work.device, work.dtype).train()
+    if name == HUGGING_FACE:
+        return _as_hugging_face(model, work)
+    return _as_fairseq(model, optimizer(name), task, work)
+
+
+def optimizer(name: str) -> str:
+    """What updates a peer's weights."""
+    if name == HUGGING_FACE:
+        return "torch's fused AdamW"
+    return "fused_adamw" if name != ROBERTA and "fused_adamw" in OPTIMIZER_REGISTRY else "adam"
+
+
+def make_model(name: str, work: Work, task: Task) -> Any:
+    """A model with fresh weights, for a task of fairseq with a dictionary of the vocabulary."""
     if name == HUGGING_FACE:
         return _hugging_face(work)
-    own = "fused_adamw" if "fused_adamw" in OPTIMIZER_REGISTRY else "adam"
-    task = _Task(work.vocab)
-    if name == ROBERTA:
-        return _fairseq(_roberta(work, task), "adam", task, work)
-    return _fairseq(_tupe(name, work), own, task, work)
+    return _roberta(work, task) if name == ROBERTA else _tupe(name, work)
 
 
-class _Task(SimpleNamespace):
+class Task(SimpleNamespace):
     """What models and criterion of fairseq ask of a task: the dictionary."""
 
     def __init__(self, vocab: int) -> None:
@@ -78,7 +86,7 @@ def _tupe(variant: str, work: Work) -> nn.Module:
     return TupeModel(cfg, work.vocab, PAD)
 
 
-def _roberta(work: Work, task: _Task) -> nn.Module:
+def _roberta(work: Work, task: Task) -> nn.Module:
     args = Namespace(max_positions=work.length, **_size(work), **_dropout(work))
     ARCH_CONFIG_REGISTRY["roberta_base"](args)
     return RobertaModel.build_model(args, task)
@@ -97,36 +105,34 @@ def _dropout(work: Work) -> dict[str, Any]:
     return {"dropout": work.dropout, "attention_dropout": work.dropout, "activation_dropout": 0.0}
 
 
-def _fairseq(model: nn.Module, optimizer_name: str, task: _Task, work: Work) -> Step:
+def _as_fairseq(model: nn.Module, optimizer_name: str, task: Task, work: Work) -> Step:
     """A step as ``fairseq.trainer.Trainer.train_step`` does it, in one process."""
-    model.to(work.device, work.dtype).train()
     batch, criterion = sample(work), MaskedLmLoss(MaskedLmConfig(tpu=False), task)
     cls = OPTIMIZER_REGISTRY[optimizer_name]
     options = OmegaConf.merge(OmegaConf.structured(getattr(cls, "__dataclass")), {**ADAM})
     if "tpu" in options:
         options.tpu = False
-    optimizer = cls(options, list(model.parameters()))
+    adam = cls(options, list(model.parameters()))
     kept: dict[str, Any] = {}
 
     def forward() -> None:
         kept["loss"], kept["targets"], _ = criterion(model, batch)
 
     def backward() -> None:
-        optimizer.backward(kept.pop("loss"))
+        adam.backward(kept.pop("loss"))
 
     def clip() -> None:
-        optimizer.multiply_grads(1 / kept["targets"].float())
-        optimizer.clip_grad_norm(CLIP_NORM)
+        adam.multiply_grads(1 / kept["targets"].float())
+        adam.clip_grad_norm(CLIP_NORM)
 
     def update() -> None:
-        optimizer.step()
-        optimizer.zero_grad()
+        adam.step()
+        adam.zero_grad()
 
     return dict(zip(PARTS, (forward, backward, clip, update)))
 
 
-def _hugging_face(work: Work) -> Step:
-    """BERT with its head at masked positions alone, which the library itself does not offer."""
+def _hugging_face(work: Work) -> Any:
     # A package of fairseq's asks for torchaudio, which may not fit this torch; BERT does without.
     sys.modules.setdefault("torchaudio", cast(Any, None))
     import transformers
@@ -142,8 +148,11 @@ def _hugging_face(work: Work) -> Step:
         max_position_embeddings=work.length,
         pad_token_id=PAD,
     )
-    model = transformers.AutoModelForMaskedLM.from_config(cfg, attn_implementation="sdpa")
-    model.to(work.device, work.dtype).train()
+    return transformers.AutoModelForMaskedLM.from_config(cfg, attn_implementation="sdpa")
+
+
+def _as_hugging_face(model: Any, work: Work) -> Step:
+    """A step with the head at masked positions alone, which the library itself does not offer."""
     batch = sample(work)
     chosen = batch["target"].ne(PAD)  # (B, T)
     fused = torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True)

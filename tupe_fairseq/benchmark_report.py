@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from statistics import median
 from typing import Any
 
@@ -11,11 +12,12 @@ PARTS = ("forward", "backward", "clip", "optimizer")
 
 
 def markdown(parts: Mapping[str, Any]) -> str:
-    """All parts that were measured, each with where that was."""
-    sections = [
-        f"{SECTIONS[name](part)}\n\n{_run(part['run'])}" for name, part in parts.items() if name in SECTIONS
-    ]
-    return "\n\n".join(sections) + "\n"
+    """All parts that were measured; behind those of one run, how and where that was."""
+    names = [name for name in SECTIONS if name in parts]
+    blocks = []
+    for run, same in groupby(names, key=lambda name: _run(parts[name]["run"])):
+        blocks += [*(SECTIONS[name](parts[name]) for name in same), run]
+    return "\n\n".join(blocks) + "\n"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -39,7 +41,8 @@ def _steps(part: Mapping[str, Any]) -> str:
     cases = part["cases"]
     peers = list(dict.fromkeys(name for case in cases.values() for name in case["seconds"]))
     ours, others = peers[0], [name for name in peers if name in NAMES]
-    rounds = len(next(iter(next(iter(cases.values()))["seconds"][ours].values())))
+    first = next(iter(cases.values()))
+    rounds = len(first["seconds"][ours]["forward"])
     rows = []
     for name, case in cases.items():
         totals = {peer: _totals(seconds) for peer, seconds in case["seconds"].items()}
@@ -56,12 +59,17 @@ def _steps(part: Mapping[str, Any]) -> str:
             f"### A step of training: {ours} against the others",
             table(header, rows),
             f"Times of {ours} over the others', below 1 where it is faster: medians of {rounds} rounds in "
-            f"which all take turns, and the smallest and largest. {_size(next(iter(cases.values())))}.",
+            f"which all take turns, and the smallest and largest. {_size(first)}; {_optimizers(first)}.",
             *sorted(left_out),
             "### Parts of a step, milliseconds",
             _parts(cases),
         ]
     )
+
+
+def _optimizers(case: Mapping[str, Any]) -> str:
+    """Who is updated by what, in words."""
+    return ", ".join(f"{NAMES.get(peer, peer)} with {name}" for peer, name in case["optimizer"].items())
 
 
 def _parts(cases: Mapping[str, Any]) -> str:
@@ -136,10 +144,47 @@ def _size(measured: Mapping[str, Any]) -> str:
     return f"Layers {work['layers']}, width {work['width']}, vocabulary {work['vocab']:,}, {precision}"
 
 
+def _train(part: Mapping[str, Any]) -> str:
+    seconds, loading = part["seconds"], part["loading"]
+    *_, stock = seconds
+    medians = {name: [median(run) for run in runs] for name, runs in seconds.items()}
+    rows = []
+    for name in seconds:
+        batch, update = median(loading[name]["seconds"]), median(medians[name])
+        ratio = "1.00" if name == stock else ratios(medians[name], medians[stock])
+        rows.append([name, f"{update:.3f}", ratio, f"{1000 * batch:.1f}", f"{batch / update:.2%}"])
+    header = ["", "seconds an update", f"/ {stock}", "ms to make a batch", "of an update"]
+    runs = seconds[stock]
+    note = (
+        f"Updates of {part['batch']} sequences by fairseq-train: ours by scripts/pretrain.sh and its recipe, "
+        f"{stock} by stock fairseq with the same numbers, data and masking, and its own Adam. {len(runs)} "
+        f"runs each, in turn, of {len(runs[0])} updates that count; medians of runs, and of the ratios of "
+        "runs with the smallest and largest. Batches are made by a process beside the training. "
+        f"Vocabulary {loading[stock]['types']:,}."
+    )
+    return f"### Whole updates of fairseq-train\n\n{table(header, rows)}\n\n{note}"
+
+
+def _corpus(part: Mapping[str, Any]) -> str:
+    seconds, megabytes = part["seconds"], part["bytes"] / 1e6
+    names = {"ours": "ours: clean, encode, write", "stock": "SentencePiece to text, fairseq-preprocess"}
+    times = {name: median(seconds[way]) for way, name in names.items()}
+    rows = [[name, f"{time:.1f}", f"{megabytes / time:.2f}"] for name, time in times.items()]
+    note = (
+        f"{megabytes:,.0f} MB of text, {part['workers']} workers, without learning the vocabulary; the stock "
+        "way starts from the text that ours has cleaned. The ids are the same, byte for byte. Ours / stock: "
+        f"{ratios(seconds['ours'], seconds['stock'])}, rounds: {len(seconds['ours'])}."
+    )
+    return f"### Corpus preparation\n\n{table(['', 'seconds', 'MB/s'], rows)}\n\n{note}"
+
+
 def _run(run: Mapping[str, Any]) -> str:
     machine = run["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    where = f"{machine['gpu'] or machine['cpu']}, {machine['cores']} cores, {machine['system']}"
+    where = ", ".join(
+        [machine["gpu"] or machine["cpu"], f"{machine['cores']} cores", f"{machine['threads']} threads"]
+    )
+    where += f", {machine['system']}"
     return f"`{run['command']}` at {run['commit']}, {run['date']}; {where}; {versions}."
 
 
@@ -147,4 +192,6 @@ SECTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "steps": _steps,
     "memory": _memory,
     "growth": _growth,
+    "train": _train,
+    "corpus": _corpus,
 }

@@ -2,8 +2,8 @@
 
     python -m tupe_fairseq.benchmark_steps JSON
 
-JSON is an object with "measure", `time_steps` or `peak_memory`, and its arguments; the last line printed is
-what was measured, as JSON. The process is a fresh one, because memory that a model gave back may still count.
+JSON is an object with "measure", one of MEASURES, and its arguments; the last line printed is what was
+measured, as JSON. The process is a fresh one, because memory that a model gave back may still count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from .benchmark_peers import build
+from .benchmark_loading import load_batches
+from .benchmark_peers import FLOOR, build, optimizer
 from .benchmark_work import PARTS, Step, Work
 
 STATUS = Path("/proc/self/status")  # Linux; elsewhere getrusage tells, and nothing is limited
@@ -34,7 +35,8 @@ def time_steps(peers: Sequence[str], work: Work, rounds: int, steps: int) -> dic
     The order moves on by one from round to round. A round before the first is not counted.
 
     Returns:
-        {"seconds": {peer: {part: one number, the mean of a turn, for each round}}, "left_out": {peer: why}}
+        {"seconds": {peer: {part: one number, the mean of a turn, for each round}}, "left_out": {peer: why},
+        "optimizer": {peer: its name}}
     """
     models, left_out = {}, {}
     for name in peers:
@@ -51,7 +53,11 @@ def time_steps(peers: Sequence[str], work: Work, rounds: int, steps: int) -> dic
             if number:
                 for part, times in seconds[name].items():
                     times.append(sum(one[part] for one in turn) / steps)
-    return {"seconds": seconds, "left_out": left_out}
+    return {
+        "seconds": seconds,
+        "left_out": left_out,
+        "optimizer": {n: optimizer(n) for n in names if n != FLOOR},
+    }
 
 
 def _step(step: Step, device: str) -> dict[str, float]:
@@ -131,16 +137,19 @@ def _limit_memory() -> int:
     return free
 
 
+MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
+    "time_steps": time_steps,
+    "peak_memory": peak_memory,
+    "load_batches": load_batches,
+}
+
+
 def main() -> None:
     """Measures what the argument asks for; see the module's text."""
     wanted = json.loads(sys.argv[1])
-    if threads := wanted.pop("threads", None):
-        torch.set_num_threads(threads)
-    measures: dict[str, Callable[..., dict[str, Any]]] = {
-        "time_steps": time_steps,
-        "peak_memory": peak_memory,
-    }
-    result = measures[wanted.pop("measure")](**{**wanted, "work": Work(**wanted["work"])})
+    if "work" in wanted:
+        wanted["work"] = Work(**wanted["work"])
+    result = MEASURES[wanted.pop("measure")](**wanted)
     print(json.dumps({**result, "threads": torch.get_num_threads()}))
 
 

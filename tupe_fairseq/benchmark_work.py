@@ -5,8 +5,9 @@ Shapes: B batch, T tokens, H heads, D model width, d = D / H head width, V vocab
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,6 +45,23 @@ class Work:
     def masked(self) -> int:
         """N."""
         return max(1, int(MASK_PROB * self.batch * self.length))
+
+
+def parse_case(case: str, usual: Work) -> Work:
+    """The work that a case names, BATCHxLENGTH and perhaps what is not as usual: "1x2048:layers=4,dropout=0".
+
+    Raises:
+        ValueError: it is no case.
+    """
+    size, colon, rest = case.partition(":")
+    parsed = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", size)
+    options = [re.fullmatch(r"(layers)=([1-9]\d*)|(dropout)=(0(?:\.\d+)?)", word) for word in rest.split(",")]
+    if not parsed or (colon and not all(options)):
+        raise ValueError(f"{case} is no case: BATCHxLENGTH, then perhaps :layers=N,dropout=P")
+    own: dict[str, Any] = {"batch": int(parsed[1]), "length": int(parsed[2])}
+    for option in filter(None, options):
+        own |= {"layers": int(option[2])} if option[1] else {"dropout": float(option[4])}
+    return replace(usual, **own)
 
 
 def sample(work: Work) -> dict[str, Any]:
