@@ -8,7 +8,7 @@
 #           growth  time and memory as sequences grow
 #           train   whole updates: pretrain.sh beside stock fairseq-train, on the same data
 #           corpus  corpus preparation beside SentencePiece and fairseq-preprocess
-#           all     all of them (default): an hour on two CPU cores; the first three take minutes on a GPU
+#           all     all of them (default): expect most of an hour on two CPU cores
 #   OUT     gets benchmark.md and benchmark.json (default: runs/benchmark)
 #
 # --quick takes tiny models, to see that all runs. Hugging Face's BERT takes part where its library is installed

@@ -79,7 +79,7 @@ def test_a_step_changes_all_weights_that_matter(name: str, monkeypatch: pytest.M
 
 
 def test_the_batch_is_masked_as_the_task_does() -> None:
-    work = Work(batch=4, length=50, vocab=1000)
+    work = Work(batch=50, length=4, vocab=1000)  # of 200 tokens, 50 are the first
     batch = sample(work)
     tokens, target = batch["net_input"]["src_tokens"], batch["target"]
     chosen = target != 1

@@ -127,14 +127,10 @@ def _growth(part: Mapping[str, Any]) -> str:
         over = [f"{ours[what] / last[what]:.2f}" if both else "" for what in ("seconds", "bytes")]
         rows.append([length, *times, over[0], *sizes, over[1]])
     names = [NAMES.get(peer, peer) for peer in next(iter(part["lengths"].values()))]
-    header = [
-        "tokens",
-        *(f"{name}, ms" for name in names),
-        "ratio",
-        *(f"{name}, MB" for name in names),
-        "ratio",
-    ]
-    return f"### A step as sequences grow, batch 1\n\n{table(header, rows)}\n\n{_size(part)}."
+    columns = [[*(f"{name}, {unit}" for name in names), "ratio"] for unit in ("ms", "MB")]
+    note = "Each in a process of its own: the faster of two steps, and peak memory as above."
+    grown = table(["tokens", *columns[0], *columns[1]], rows)
+    return f"### A step as sequences grow, batch 1\n\n{grown}\n\n{note} {_size(part)}."
 
 
 def _size(measured: Mapping[str, Any]) -> str:

@@ -101,7 +101,8 @@ def peak_memory(peer: str, work: Work) -> dict[str, Any]:
             error
         ):
             raise
-        return {"left_out": f"needs more than the {free / 1e9:.1f} GB that are free" if free else "no memory"}
+        room = f"the {free / 1e9:.1f} GB that are" if free else "is"
+        return {"left_out": f"needs more than {room} free"}
     peak = torch.cuda.max_memory_allocated() if work.device == "cuda" else _resident("VmHWM") - before
     return {"bytes": peak, "seconds": min(seconds[1:])}
 
@@ -132,8 +133,9 @@ def _limit_memory() -> int:
     if not known.exists():
         return 0
     free = 1024 * int(re.findall(r"MemAvailable:\s+(\d+)", known.read_text())[0])
-    limit = _resident("VmData") + free
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard == resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_DATA, (_resident("VmData") + free, hard))
     return free
 
 
