@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import SelfAttention
+from .attention import SelfAttention, choose
 from .dropout import Dropout
 from .linear import Linear
 from .positional import LAYER_NORM_EPS, PositionBias, PositionTerms
@@ -48,6 +48,7 @@ class EncoderConfig:
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be a probability below 1, not {getattr(self, name)}")
+        choose(self.attention_impl, torch.device("cpu"))  # or raise
         if self.embed_dim % self.num_heads:
             raise ValueError(
                 f"{self.num_heads} attention heads do not divide the width {self.embed_dim}; "
