@@ -107,6 +107,15 @@ def _matrices(x: Tensor) -> Tensor:
     return x.flatten(0, 1)
 
 
+def _collect(total: Tensor, parts: Tensor, first: bool) -> None:
+    """Adds up sentences (sentences, heads, r, T) in ``total``, which holds nothing yet at the first."""
+    part = parts[0] if len(parts) == 1 else parts.sum(0)  # a sum of one would be a copy
+    if first:
+        total.copy_(part)
+    else:
+        total.add_(part)
+
+
 class TiledAttention(torch.autograd.Function):
     """``attention.reference`` for float32 and float64 on a CPU, with the same arguments."""
 
@@ -147,7 +156,7 @@ class TiledAttention(torch.autograd.Function):
             torch.zeros_like(key),
             torch.zeros_like(value),
         )
-        grad_bias = None if bias is None else torch.zeros_like(bias)
+        grad_bias = None if bias is None else torch.empty_like(bias)
         for tile in weights.tiles:
             some = tile[:2]
             w, g, out = weights.of(tile), weights.room(tile, memory), _matrices(grad[tile])
@@ -159,7 +168,7 @@ class TiledAttention(torch.autograd.Function):
                 g.mul_(mask)
             g = weights.backward(tile, w, g)
             if grad_bias is not None:
-                grad_bias[tile[1:]] += g.view(weights.shape(tile)).sum(0)
+                _collect(grad_bias[tile[1:]], g.view(weights.shape(tile)), first=tile.sentences.start == 0)
             grad_query[tile] = torch.bmm(g, _matrices(key[some])).view_as(grad_query[tile])
             _matrices(grad_key[some]).baddbmm_(g.transpose(1, 2), _matrices(query[tile]))
         return grad_query, grad_key, grad_value, grad_bias, None, None
