@@ -25,5 +25,8 @@ setup(
     packages=["tupe_fairseq"],
     python_requires=">=3.9",
     install_requires=requirements("requirements.txt"),
-    extras_require={"dev": requirements("requirements-dev.txt")},
+    extras_require={
+        "dev": requirements("requirements-dev.txt"),
+        "benchmark": requirements("requirements-benchmark.txt"),
+    },
 )

@@ -164,7 +164,8 @@ def test_the_user_beats_architecture_and_recipe(folder: Path, root: Path, corpus
 def copy_of_plugin(root: Path, folder: Path) -> Path:
     copy = folder / "copy"
     copy.mkdir()
-    for name in ("setup.py", "README.md", "requirements.txt", "requirements-dev.txt", "pyproject.toml"):
+    needs = [path.name for path in root.glob("requirements*.txt")]
+    for name in ("setup.py", "README.md", *needs, "pyproject.toml"):
         shutil.copy(root / name, copy / name)
     for name in ("LICENSE", "ATTRIBUTION.md"):
         shutil.copy(root / name, copy / name)
