@@ -139,9 +139,9 @@ def test_options_of_another_kind_are_refused(option: str, value: object, message
 
 
 def test_the_options_that_shape_a_model_are_those_of_the_plugin() -> None:
-    """All but the dropouts, and what a load may do."""
+    """All but the dropouts, what a load may do, and how attention is computed."""
     names = [field.name for field in fields(TupeConfig) if not field.name.endswith("dropout")]
-    assert sorted(checkpoints.SHAPE) == sorted(set(names) - {"_name", "resize_positions"})
+    assert sorted(checkpoints.SHAPE) == sorted(set(names) - {"_name", "resize_positions", "attention_impl"})
 
 
 @pytest.mark.parametrize(

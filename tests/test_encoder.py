@@ -169,6 +169,7 @@ def test_rows_of_padding_alone_stay_finite(encoder: TupeEncoder) -> None:
         ({"max_distance": 8}, "8, must exceed the 8 exact distances .*--max-rel-pos"),
         ({"layers": 0}, "layers must be at least 1, not 0"),
         ({"dropout": 1.0}, "dropout must be a probability below 1"),
+        ({"attention_impl": "flash"}, "no implementation flash of attention"),
     ],
 )
 def test_impossible_numbers_are_refused(change: dict, sentence: str) -> None:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 SHORT = {
     "--tokens-per-sample": "32",
     "--batch-size": "32",
-    "--optimizer": "adam",
+    "--optimizer": "fused_adamw",
     "--lr": "1e-3",
     "--lr-scheduler": "polynomial_decay",
     "--warmup-updates": "2",

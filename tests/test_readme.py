@@ -81,7 +81,7 @@ def test_rates_and_seeds_of_a_sweep(readme: str, root: Path) -> None:
 
 
 def test_options_are_named(readme: str) -> None:
-    for name in TupeConfig.__dataclass_fields__:
+    for name in (*TupeConfig.__dataclass_fields__, "selective_weight_decay"):
         if name not in ("_name", "variant"):
             assert f"`--{name.replace('_', '-')}`" in readme, name
 
@@ -111,6 +111,7 @@ def test_recipes_are_flags_of_fairseq_train(recipe: str) -> None:
     lines = [line.split("#")[0].split() for line in text.splitlines()]
     flags = [line[0] for line in lines if line]
     assert len(flags) == len(set(flags)), "each once"
+    assert ["--optimizer", "fused_adamw"] in lines
     task = "tupe_sentence_prediction" if recipe == "glue.args" else "tupe_masked_lm"
     criterion = task if recipe == "glue.args" else "masked_lm"
     words = ["data", "--task", task, "--criterion", criterion, "--arch", "tupe_r_tiny"]

@@ -17,7 +17,7 @@ def _register() -> None:
     level, handlers = root.level, root.handlers[:]
     logging.disable(logging.INFO)
     try:
-        from . import masked_lm, model, sentence_prediction  # noqa: F401  (they register themselves)
+        from . import masked_lm, model, optimizer, sentence_prediction  # noqa: F401  (they register themselves)
     finally:
         logging.disable(disabled)
         root.setLevel(level)

@@ -14,6 +14,7 @@ from typing import Any, Callable
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II
 
+from .attention import IMPLEMENTATIONS
 from .encoder import EncoderConfig
 from .variants import VARIANTS
 
@@ -67,6 +68,13 @@ class TupeConfig(FairseqDataclass):
     attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights"})
     activation_dropout: float = field(default=0.0, metadata={"help": "dropout after the feed-forward's GELU"})
     pooler_dropout: float = field(default=0.0, metadata={"help": "dropout in the sentence head"})
+    attention_impl: ChoiceEnum(["auto", *IMPLEMENTATIONS]) = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={
+            "help": "how attention is computed: reference is the formula, tiles is fast on a CPU, "
+            "sdpa on a GPU; auto chooses by the device"
+        },
+    )
 
 
 def complete(options: Mapping[str, Any]) -> TupeConfig:
@@ -97,6 +105,7 @@ def encoder_config(cfg: TupeConfig, vocab_size: int, padding_idx: int) -> Encode
         dropout=cfg.dropout,
         attention_dropout=cfg.attention_dropout,
         activation_dropout=cfg.activation_dropout,
+        attention_impl=str(cfg.attention_impl),
     )
 
 

@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import SelfAttention
+from .attention import SelfAttention, choose
+from .dropout import Dropout
+from .linear import Linear
 from .positional import LAYER_NORM_EPS, PositionBias, PositionTerms
 from .variants import Variant
 
@@ -37,6 +39,7 @@ class EncoderConfig:
     dropout: float
     attention_dropout: float
     activation_dropout: float
+    attention_impl: str = "auto"
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "layers", "embed_dim", "ffn_dim", "num_heads", "max_positions"):
@@ -45,6 +48,7 @@ class EncoderConfig:
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be a probability below 1, not {getattr(self, name)}")
+        choose(self.attention_impl, torch.device("cpu"))  # or raise
         if self.embed_dim % self.num_heads:
             raise ValueError(
                 f"{self.num_heads} attention heads do not divide the width {self.embed_dim}; "
@@ -72,12 +76,14 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, cfg: EncoderConfig) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(cfg.dropout)
-        self.activation_dropout = nn.Dropout(cfg.activation_dropout)
-        self.self_attn = SelfAttention(cfg.embed_dim, cfg.num_heads, cfg.scale, cfg.attention_dropout)
+        self.dropout = Dropout(cfg.dropout)
+        self.activation_dropout = Dropout(cfg.activation_dropout)
+        self.self_attn = SelfAttention(
+            cfg.embed_dim, cfg.num_heads, cfg.scale, cfg.attention_dropout, cfg.attention_impl
+        )
         self.self_attn_layer_norm = nn.LayerNorm(cfg.embed_dim, eps=LAYER_NORM_EPS)
-        self.fc1 = nn.Linear(cfg.embed_dim, cfg.ffn_dim)
-        self.fc2 = nn.Linear(cfg.ffn_dim, cfg.embed_dim)
+        self.fc1 = Linear(cfg.embed_dim, cfg.ffn_dim)
+        self.fc2 = Linear(cfg.ffn_dim, cfg.embed_dim)
         self.final_layer_norm = nn.LayerNorm(cfg.embed_dim, eps=LAYER_NORM_EPS)
 
     def forward(self, x: Tensor, positions: PositionTerms, padding: Tensor | None) -> Tensor:
@@ -95,7 +101,7 @@ class TupeEncoder(nn.Module):
         self.cfg = cfg
         self.embed_tokens = nn.Embedding(cfg.vocab_size, cfg.embed_dim, cfg.padding_idx)
         self.embed_layer_norm = nn.LayerNorm(cfg.embed_dim, eps=LAYER_NORM_EPS)
-        self.dropout = nn.Dropout(cfg.dropout)
+        self.dropout = Dropout(cfg.dropout)
         self.embed_positions = None
         if cfg.variant.at_input:
             self.embed_positions = nn.Embedding(cfg.max_positions, cfg.embed_dim)

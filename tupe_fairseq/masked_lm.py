@@ -29,7 +29,9 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
+from .attention import choose
 from .blocks import EveryRowDataset, FirstTokenDataset, SplitLinesDataset, word_starts
+from .linear import ONEDNN_IS_FASTER
 from .tupe_task import TupeTask, whole_config
 from .vocabulary import DICTIONARY_FILE
 
@@ -196,9 +198,12 @@ def describe_run(model: torch.nn.Module, cfg: Any) -> list[str]:
         batch = f"up to {cfg.dataset.max_tokens * count:,} tokens in sequences of up to {length}"
     gpu = torch.cuda.is_available() and not cfg.common.cpu
     device = torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} threads"
+    attention = choose(cfg.model.attention_impl, torch.device("cuda" if gpu else "cpu"))
+    products = "oneDNN" if ONEDNN_IS_FASTER and not gpu else "torch's choice"
     return [
         f"model: {cfg.model._name}, {parameters:,} parameters",
         f"an update: {batch} ({cfg.dataset.batch_size or cfg.dataset.max_tokens} {times})",
         f"training: {cfg.optimization.max_update or 'no limit of'} updates, "
         f"{cfg.optimization.max_epoch or 'no limit of'} epochs, on {device}",
+        f"attention: {attention} (--attention-impl); linear layers: {products}",
     ]

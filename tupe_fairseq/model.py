@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from .checkpoints import EMBEDDINGS, check_weights, model_options, model_weights
 from .config import TupeConfig, architectures, complete, encoder_config
+from .dropout import Dropout
 from .encoder import TupeEncoder, init_weights
+from .linear import Linear
 from .positional import LAYER_NORM_EPS, resize_positions
 from .vocabulary import PAD
 
@@ -27,7 +29,7 @@ class LMHead(nn.Module):
 
     def __init__(self, embed_dim: int, vocab_size: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(embed_dim, embed_dim)
+        self.dense = Linear(embed_dim, embed_dim)
         self.layer_norm = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
@@ -41,8 +43,8 @@ class SentenceHead(nn.Module):
 
     def __init__(self, embed_dim: int, num_classes: int, dropout: float) -> None:
         super().__init__()
-        self.dense = nn.Linear(embed_dim, embed_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dense = Linear(embed_dim, embed_dim)
+        self.dropout = Dropout(dropout)
         self.out_proj = nn.Linear(embed_dim, num_classes)
 
     def forward(self, features: Tensor) -> Tensor:

@@ -160,10 +160,11 @@ class RelativePositions(nn.Module):
 
     def forward(self, length: int) -> Tensor:
         """The term of T = ``length`` positions before the reset: (H, T, T)."""
-        position = torch.arange(length, device=self.bucket.device)
-        distance = position[None, :] - position[:, None]  # (T, T): j - i
-        bias = self.embedding(self.bucket[distance + self.max_positions - 1])  # (T, T, H)
-        return bias.permute(2, 0, 1)
+        here = slice(self.max_positions - length, self.max_positions + length - 1)
+        by_distance = self.embedding(
+            self.bucket[here]
+        ).T.contiguous()  # (H, 2T - 1), of distance 1 - T ... T - 1
+        return by_distance.unfold(1, length, 1).flip(1)  # row i has the T distances from -i on
 
     def thetas(self) -> tuple[Tensor, Tensor]:
         """What the relative table adds to theta1 and theta2, (H,) each."""

