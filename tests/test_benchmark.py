@@ -156,7 +156,7 @@ def test_tables() -> None:
     lines = text.splitlines()
     assert "| 4 x 512, layers 12 | 0.033 | 0.50 (0.50 to 0.50) | 1.10 (1.10 to 1.10) |" in lines
     assert "| 4 x 512, layers 12 | fairseq RoBERTa | 20.0 | 40.0 | 2.0 | 4.0 | 66.0 |" in lines
-    assert "| 4 x 512, layers 12 | matrix products alone | 10.0 | 20.0 |  |  | 30.0 |" in lines
+    assert "| 4 x 512, layers 12 | torch.mm alone | 10.0 | 20.0 |  |  | 30.0 |" in lines
     assert "Hugging Face BERT: transformers is not installed." in lines
     assert "| fairseq RoBERTa | 4,000 | 0.75 |" in lines
     assert "| 128 | 500 | too much |  | 2 | too much |  |" in lines

@@ -3,7 +3,8 @@
 - ours, any variant, with the optimizer ``fused_adamw`` where this version has it, else fairseq's ``adam``;
 - fairseq's RoBERTa of the same size with fairseq's ``adam``, its stock recipe;
 - Hugging Face's BERT with scaled dot-product attention, and torch's fused AdamW as its trainer has it;
-- the floor: the matrix products that all of them share, and nothing else.
+- the floor: the matrix products that all of them share, by torch.mm and torch.bmm, and nothing else; another
+  library may multiply faster (see ``linear.py``).
 
 All of them have post-LayerNorm layers, the same widths, vocabulary and dropouts, and a head that sees the
 masked positions alone; RoBERTa and ours go through fairseq's criterion ``masked_lm``.

@@ -7,7 +7,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-NAMES = {"roberta": "fairseq RoBERTa", "hugging_face": "Hugging Face BERT", "floor": "matrix products alone"}
+NAMES = {"roberta": "fairseq RoBERTa", "hugging_face": "Hugging Face BERT", "floor": "torch.mm alone"}
 PARTS = ("forward", "backward", "clip", "optimizer")
 
 

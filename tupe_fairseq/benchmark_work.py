@@ -82,7 +82,7 @@ def sample(work: Work) -> dict[str, Any]:
 
 
 def floor(work: Work) -> Step:
-    """Products into memory that is there already; the layers share it."""
+    """Products by torch.mm and torch.bmm into memory that is there already; the layers share it."""
     tokens, width, heads = work.batch * work.length, work.width, work.batch * (work.width // HEAD_WIDTH)
 
     def matrix(*shape: int) -> Tensor:
