@@ -11,13 +11,19 @@ import pytest
 from tiny_corpus import sentence
 
 from tupe_fairseq import cleaning
-from tupe_fairseq.cleaning import Repeats, Tally, clean_line, clean_texts, read_lines, why_drop
+from tupe_fairseq.cleaning import Repeats, Tally, clean_texts, read_lines
+from tupe_fairseq.line_rules import REMOVED, clean_line, digest, why_drop
+from tupe_fairseq.progress import Stage
+from tupe_fairseq.pool import start_workers
 
 
 def cleaned(*texts: Path) -> tuple[list[str], Tally]:
     """Lines that stay, with the authors' limits, and the tally."""
-    tally = Tally()
-    return list(clean_texts(texts, tally, min_letters=50, min_letter_share=0.7)), tally
+    tally, stage = Tally(), Stage("cleaning")
+    with start_workers(1) as workers:
+        lines = list(clean_texts(texts, tally, 50, 0.7, workers, stage))
+    assert stage.bytes == tally.bytes
+    return lines, tally
 
 
 @pytest.mark.parametrize(
@@ -30,12 +36,13 @@ def cleaned(*texts: Path) -> tuple[list[str], Tally]:
         ("caf\udce9 \ufffdx", "caf x", 2, 0, 0),
         ("private \ue000use", "private use", 0, 1, 0),
         ("हिन्दी ไทยที่", "हिन्दी ไทยที่", 0, 0, 0),
+        ("printable  \ufffd", "printable", 1, 0, 0),
     ],
 )
 def test_clean_line(line: str, clean: str, undecodable: int, control: int, breaks: int) -> None:
     removed: Counter[str] = Counter()
     assert clean_line(line, removed) == clean
-    assert [removed[kind] for kind in cleaning.REMOVED] == [undecodable, control, breaks]
+    assert [removed[kind] for kind in REMOVED] == [undecodable, control, breaks]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,7 @@ def test_why_drop(line: str, reason: str | None) -> None:
 def test_repeats_are_found_among_the_last_distinct_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleaning, "REMEMBERED_LINES", 3)
     repeats = Repeats()
-    reasons = [repeats.why_drop(line) for line in ["a", "A", "b", "c", "a", "d", "e", "f", "g", "h", "b"]]
+    reasons = [repeats.why_drop(digest(line)) for line in "aAbcadefghb"]
     #        a repeat with two other lines between, but none with five
     assert reasons == [None, "repeated", None, None, "repeated"] + [None] * 6
 
@@ -120,7 +127,9 @@ def test_unreadable_text(tmp_path: Path, data: bytes, words: str) -> None:
         list(read_lines(tmp_path / "text", Tally()))
 
 
-def test_every_line_is_counted_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("characters", [1, 100, 10**6])
+def test_every_line_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, characters: int) -> None:
+    monkeypatch.setattr(cleaning, "CHUNK_CHARACTERS", characters)
     kept = [sentence(i) for i in range(6)]
     lines = [
         kept[0], kept[1], "Too short.", kept[1].upper(), "", "",
@@ -143,10 +152,33 @@ def test_repeats_are_found_across_texts(tmp_path: Path) -> None:
     assert tally.dropped == {"repeated": 1}
 
 
-def test_wikiextractor_articles_are_documents(tmp_path: Path) -> None:
+def test_wikiextractor_articles_are_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaning, "CHUNK_CHARACTERS", 1)  # an article goes over many chunks
     a, b, c, d = (sentence(i) for i in range(4))
     text = f'<doc id="1" title="A">\nA\n\n{a}\n\n{b}\n</doc>\n<doc id="2" title="B">\n{c}\n</doc>\n{d}\n'
     (tmp_path / "text").write_text(text)
     stay, tally = cleaned(tmp_path / "text")
     assert stay == ["", a, b, "", "", c, "", d, ""]
     assert tally.dropped == {"markup": 4, "too short": 1}
+
+
+def test_a_text_ends_an_article(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(f'<doc id="1">\n{sentence(0)}')
+    (tmp_path / "b").write_text(f"{sentence(1)}\n\n{sentence(2)}")
+    stay, _ = cleaned(tmp_path / "a", tmp_path / "b")
+    assert stay == ["", sentence(0), "", sentence(1), "", sentence(2), ""]
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_texts_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+    """Lines come while most of the text is not yet read, with workers, too, and from blank lines alone."""
+    monkeypatch.setattr(cleaning, "CHUNK_CHARACTERS", 100)
+    data = "\n".join(["", *(sentence(i) for i in range(5000))]).encode()
+    (tmp_path / "text").write_bytes(gzip.compress(data, 0) if packed else data)
+    tally = Tally()
+    with start_workers(2) as workers:
+        lines = clean_texts([tmp_path / "text"], tally, 50, 0.7, workers, Stage("cleaning"))
+        assert next(lines) == ""
+        assert 0 < tally.bytes < len(data) / 4
+        assert list(lines) == [*(sentence(i) for i in range(5000)), ""]
+    assert tally.bytes == len(data)

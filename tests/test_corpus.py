@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
 import math
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
@@ -17,7 +20,7 @@ from fairseq.data import Dictionary, TokenBlockDataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from tiny_corpus import TWENTY, contents, documents, read_documents, rows, run, sentence, summary_of, written
 
-from tupe_fairseq import corpus, encoding
+from tupe_fairseq import cleaning, corpus, encoding
 from tupe_fairseq.corpus import Settings
 from tupe_fairseq.splitting import SPLITS, draw
 from tupe_fairseq.vocabulary import EOS, UNK, Vocabulary
@@ -25,10 +28,11 @@ from tupe_fairseq.vocabulary import EOS, UNK, Vocabulary
 
 @pytest.fixture(autouse=True)
 def handlers_stay() -> Iterator[None]:
-    """Takes back the signal handler that the command sets for its process."""
-    handler = signal.getsignal(signal.SIGTERM)
+    """Takes back the signal handlers that the command sets for its process."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
-    signal.signal(signal.SIGTERM, handler)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def all_rows(folder: Path) -> list[list[int]]:
@@ -132,11 +136,29 @@ def test_files_end_documents(tmp_path: Path) -> None:
     assert sum(len(read_documents(tmp_path / "corpus", split)) for split in SPLITS) == 20
 
 
-def test_workers_change_no_byte(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "RANGE_BYTES", 1000)
-    assert run(tmp_path, written(tmp_path / "text", TWENTY), "--valid-every", "5", "--workers", "3") == 0
-    assert contents(tmp_path / "corpus") == contents(made)
-    assert summary_of(tmp_path / "corpus") == summary_of(made)
+@pytest.mark.parametrize("size", [1, 1000])
+def test_workers_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    text = written(tmp_path / "text", [*TWENTY, TWENTY[3], [sentence(1000), sentence(7).upper(), "short"]])
+    flags = ["--valid-every", "5"]
+    assert run(tmp_path, text, *flags) == 0
+    (tmp_path / "corpus").rename(tmp_path / "one")
+    monkeypatch.setattr(cleaning, "CHUNK_CHARACTERS", size)
+    monkeypatch.setattr(encoding, "CHUNK_BYTES", size)
+    assert run(tmp_path, text, *flags, "--workers", "3") == 0
+    assert summary_of(tmp_path / "one")["dropped"]["repeated"] == 6
+    assert contents(tmp_path / "corpus") == contents(tmp_path / "one")
+    assert summary_of(tmp_path / "corpus") == summary_of(tmp_path / "one")
+
+
+def test_stages_tell_their_speed(made: Path) -> None:
+    summary = json.loads((made / "summary.json").read_text())
+    stages = summary["stages"]
+    assert list(stages) == ["cleaning", "vocabulary", "encoding"]
+    clean = summary["bytes"]  # nothing goes from this text
+    assert [stage["bytes"] for stage in stages.values()] == [clean, stages["vocabulary"]["bytes"], clean - 1]
+    assert 0 < sum(stage["seconds"] for stage in stages.values()) <= summary["seconds"]
+    for stage in stages.values():
+        assert stage["mb_per_second"] == pytest.approx(stage["bytes"] / 1e6 / stage["seconds"])
 
 
 def test_a_second_run_replaces_the_corpus_alone(
@@ -255,12 +277,22 @@ def terminate(*_: object) -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
+def hang_up(*_: object) -> None:
+    signal.raise_signal(signal.SIGHUP)
+
+
 def fill_the_disk(*_: object) -> None:
     raise OSError(28, "full")
 
 
 @pytest.mark.parametrize(
-    ("fail", "words"), [(interrupt, "interrupted"), (terminate, "interrupted"), (fill_the_disk, "full")]
+    ("fail", "words"),
+    [
+        (interrupt, "interrupted"),
+        (terminate, "interrupted"),
+        (hang_up, "interrupted"),
+        (fill_the_disk, "full"),
+    ],
 )
 @pytest.mark.parametrize("step", ["clean_texts", "learn_vocabulary", "encode", "summarize"])
 def test_a_run_that_ends_early_changes_nothing(
@@ -278,6 +310,50 @@ def test_a_run_that_ends_early_changes_nothing(
     assert run(tmp_path, text) == 1
     assert contents(tmp_path / "corpus") == contents(made), "the older corpus is untouched"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "text"]
+
+
+def die(*_: object, **__: object) -> None:
+    signal.raise_signal(signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("module", "work"), [(cleaning, "_judge"), (encoding, "_encode_lines")])
+def test_a_killed_worker_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module, work: str
+) -> None:
+    text = written(tmp_path / "text", TWENTY)
+    monkeypatch.setattr(module, work, die)
+    assert run(tmp_path, text, "--workers", "2") == 1
+    assert "a worker was killed, perhaps for want of memory; try fewer" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [text]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_processes_leaves_nothing(root: Path, tmp_path: Path, number: int) -> None:
+    """As Ctrl-C, or the end of a terminal; the pipe ends when the last process has ended."""
+    text = tmp_path / "text"
+    with text.open("w") as file:
+        for i in range(200_000):
+            file.write(f"{sentence(i % 100)} {i}\n")
+    command = [sys.executable, "-m", "tupe_fairseq.corpus", "-o", "corpus", "--workers", "2", "text"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root)}, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        assert process.stdout.readline() == "cleaning text\n"
+        os.killpg(process.pid, number)
+        rest = process.stdout.read()
+    assert process.returncode == 1
+    assert "corpus: interrupted; nothing was written" in rest or "a worker was killed" in rest
+    assert list(tmp_path.iterdir()) == [text]
+
+
+def test_an_ignored_hang_up_stays_ignored(tmp_path: Path) -> None:
+    """As nohup leaves it."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert run(tmp_path, written(tmp_path / "text", TWENTY)) == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_an_error_while_replacing_brings_the_older_corpus_back(

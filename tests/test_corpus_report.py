@@ -59,7 +59,8 @@ def test_unigram_bits() -> None:
 def test_the_table_shows_the_summary() -> None:
     met = Tally(3_000_000, 16, 4, 6, Counter({"too short": 5}), Counter({"control characters": 1}))
     summary = summarize([Path("a"), Path("b")], met, [2, 1], [TRAIN, VALID], ["look at this"])
-    shown = table(summary | {"seconds": 2.0, "mb_per_second": 1.5}).splitlines()
+    stages = {"cleaning": {"bytes": 3_000_000, "seconds": 1.25, "mb_per_second": 2.4}}
+    shown = table(summary | {"seconds": 2.0, "mb_per_second": 1.5, "stages": stages}).splitlines()
     assert [" ".join(line.split()) for line in shown] == [
         "files 2",
         "bytes 3,000,000",
@@ -82,6 +83,7 @@ def test_the_table_shows_the_summary() -> None:
         "unknown pieces 0.000%",
         "unigram entropy of valid 1.500 bits a token",  # 1/2 x 1 bit + 2 x 1/4 x 2 bits
         "seconds 2.0 (1.5 MB/s)",
+        "cleaning 1.2 (2.4 MB/s)",
         "note: look at this",
         "note: only 8 tokens validate; a smaller --valid-every takes more",
     ]

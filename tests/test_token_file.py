@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tupe_fairseq import token_file
-from tupe_fairseq.token_file import TokenFile, concatenate
+from tupe_fairseq.token_file import TokenFile, id_type
 
 SIZES = (100, 65_499, 65_500, 100_000)  # vocabularies on both sides of fairseq's change of type
 ROWS = [[4, 5, 2], [2], [], [99] * 1000, [0, 1, 2, 3]]
@@ -62,6 +62,7 @@ def test_fairseq_reads_the_rows(tmp_path_factory: pytest.TempPathFactory, rows: 
 def test_type_is_fairseqs(tmp_path: Path, size: int) -> None:
     write(tmp_path / "rows", ROWS, size)
     assert MMapIndexedDataset(str(tmp_path / "rows"))._index.dtype == best_fitting_int_dtype(size)
+    assert id_type(size) == best_fitting_int_dtype(size)
 
 
 def test_numpy_rows(tmp_path: Path) -> None:
@@ -71,32 +72,25 @@ def test_numpy_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cuts", [(0, 5), (1, 3), (2, 2), (4, 5)])
-def test_concatenated_parts_are_one_file(tmp_path: Path, cuts: tuple[int, int]) -> None:
-    first, second = cuts
+@pytest.mark.parametrize("kind", [np.uint16, np.int64])
+def test_rows_together_are_rows_one_by_one(tmp_path: Path, cuts: tuple[int, int], kind: type) -> None:
     write(tmp_path / "whole", ROWS)
-    parts = [tmp_path / name for name in ("a", "b", "c")]
-    for part, rows in zip(parts, (ROWS[:first], ROWS[first:second], ROWS[second:])):
-        write(part, rows)
-    concatenate(parts, tmp_path / "joined")
+    with TokenFile(tmp_path / "together", 100) as file:
+        for rows in (ROWS[: cuts[0]], ROWS[cuts[0] : cuts[1]], ROWS[cuts[1] :]):
+            file.add_rows(
+                np.array([i for row in rows for i in row], kind), np.array([len(row) for row in rows], kind)
+            )
     for suffix in ("bin", "idx"):
-        assert (tmp_path / f"joined.{suffix}").read_bytes() == (tmp_path / f"whole.{suffix}").read_bytes()
+        assert (tmp_path / f"together.{suffix}").read_bytes() == (tmp_path / f"whole.{suffix}").read_bytes()
 
 
-def test_parts_of_two_types(tmp_path: Path) -> None:
-    write(tmp_path / "small", ROWS, 100)
-    write(tmp_path / "large", ROWS, 100_000)
-    with pytest.raises(ValueError, match="2 id types"):
-        concatenate([tmp_path / "small", tmp_path / "large"], tmp_path / "joined")
-
-
-@pytest.mark.parametrize(("suffix", "sentence"), [("bin", "do not hold the ids"), ("idx", "no index")])
-def test_damaged_part(tmp_path: Path, suffix: str, sentence: str) -> None:
-    write(tmp_path / "part", ROWS)
-    with (tmp_path / f"part.{suffix}").open("r+b") as file:
-        file.truncate(10)
-    with pytest.raises(ValueError, match=sentence):
-        concatenate([tmp_path / "part"], tmp_path / "joined")
-    assert sorted(contents(tmp_path)) == ["part.bin", "part.idx"]
+def test_rows_that_are_not_as_long_as_said(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ValueError, match=r"rows of 4 ids .* there are 3"),
+        TokenFile(tmp_path / "rows", 9) as file,
+    ):
+        file.add_rows(np.array([1, 2, 3]), np.array([2, 2]))
+    assert not contents(tmp_path)
 
 
 @pytest.mark.parametrize("row", [[-1], [100], [4, 2**40]])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,23 +137,44 @@ def test_errors_while_reading_come_through(tmp_path: Path, error: BaseException)
     assert not list(tmp_path.iterdir())
 
 
+def test_an_interrupt_while_sentencepiece_reads_comes_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(words: Counter[str]) -> Iterator[str]:
+        yield "word\t2"
+        signal.raise_signal(signal.SIGINT)
+        yield "more\t1"
+
+    monkeypatch.setattr(vocabulary, "_counted", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(TEXT, 100, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_long_lines_are_learnt_from(tmp_path: Path) -> None:
-    train([*TEXT, "zebra Ж " * 1000], 200, tmp_path)  # 9,000 bytes; SentencePiece skips lines over 4,192
+    train([*TEXT, "zebra Ж " * 1000], 200, tmp_path)  # 9,000 bytes; SentencePiece skips what has over 4,192
     assert UNK not in Vocabulary(tmp_path).encode("Ж")
 
 
-@given(st.text(alphabet="a bé日😀"), st.integers(4, 12))
-def test_cut_lines_are_short_and_whole(sentence: str, limit: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vocabulary, "LONGEST_SENTENCE", limit)
-        parts = list(vocabulary._cut(sentence))
-    assert "".join(parts) == sentence
-    assert max(len(part.encode()) for part in parts) <= limit
+def test_long_words_are_learnt_from_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train([*TEXT, "Ж" * 3000 + "z"], 200, tmp_path)  # 6,001 bytes without a space
+    assert UNK not in Vocabulary(tmp_path).encode("Ж")
+    monkeypatch.setattr(vocabulary, "LONGEST_WORD", 3)
+    assert list(vocabulary._counted(Counter({"abcdefgh": 2}))) == ["abc\t2", "def\t2", "gh\t2"]
 
 
-def test_lines_are_cut_at_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary, "LONGEST_SENTENCE", 7)
-    assert list(vocabulary._cut("one two three fourfive")) == ["one two", " three", " fourfi", "ve"]
+def test_counted_words_give_the_pieces_of_the_sentences(tmp_path: Path, shared_data: Path) -> None:
+    """Those of SentencePiece, given sentences as they are; none is too long for it or names a special."""
+    text = (shared_data / "corpus" / "state_union.txt").read_text(encoding="utf-8").splitlines()
+    text = [line for line in text if len(line.encode()) <= 4192]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text), model_prefix=str(tmp_path / "spm"), model_type="bpe", vocab_size=8000,
+        normalization_rule_name="nmt_nfkc_cf", character_coverage=vocabulary.CHARACTER_COVERAGE,
+        bos_id=BOS, pad_id=PAD, eos_id=EOS, unk_id=UNK, minloglevel=2,
+    )  # fmt: skip
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
+    train(text, 8000, tmp_path)
+    assert Vocabulary(tmp_path).pieces == [theirs.id_to_piece(i) for i in range(8000)]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -63,4 +63,5 @@ def contents(folder: Path) -> dict[str, bytes]:
 def summary_of(folder: Path) -> dict:
     """What the summary says in each run alike."""
     summary = json.loads((folder / "summary.json").read_text())
-    return {key: value for key, value in summary.items() if key not in ("files", "seconds", "mb_per_second")}
+    times = ("files", "seconds", "mb_per_second", "stages")
+    return {key: value for key, value in summary.items() if key not in times}

@@ -1,39 +1,33 @@
 """Clean lines of raw texts, and a tally of what went.
 
-The rules follow the authors' published scripts (guolinke/TUPE, preprocess/pretrain, commit 4442138) as far as
-Unicode's tables reach: bytes that are no UTF-8 and characters that print nothing go, white space collapses,
-and lines go that have few letters or much markup or that came before. Letters are those of any script, theirs
-ASCII's. Left out are what needs Moses or spaCy, joining lines that end in mid-sentence (so a text with a line
-for each short sentence loses more, see --min-letters), placeholders for addresses, a word-frequency filter.
+Workers clean and judge lines, each line for itself, by the rules of `line_rules`. Here it is decided, in the
+order of the lines, which of them came before, and where a document ends.
 """
 
 from __future__ import annotations
 
 import codecs
 import gzip
-import hashlib
 import re
-import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
-DROPPED = ("too short", "few letters", "markup", "repeated")  # lines
-REMOVED = ("undecodable bytes", "control characters", "odd line breaks")  # from within lines
+from .line_rules import clean_line, digest, why_drop
+from .progress import Stage
+from .pool import Workers
 
+CHUNK_CHARACTERS = 1_000_000  # of text that a process cleans at a time
 LONGEST_LINE = 1_000_000  # characters; the authors drop longer lines (is_valid), here they are cut
-MARKUP_SHARE = 0.05  # is_valid: with more "\\" in its characters a line is LaTeX, with more "|" a table
 REMEMBERED_LINES = 1_000_000  # distinct lines among which a repeat is found; two such sets take about 150 MB
 
-_BREAKS = re.compile("[\v\f\x85\u2028\u2029]")  # break lines in some programs, are white space here
-_UNDECODABLE = re.compile("[\udc80-\udcff\ufffd]")  # surrogateescape's bytes, and what others made of such
-_INVISIBLE = ("Cc", "Cf", "Co", "Cs")  # Unicode's categories: control, format, private use, surrogate
-_ARTICLE = re.compile(r'<doc id="|</doc>$')  # WikiExtractor's lines around an article
+_ARTICLE_MARK = re.compile(r'<doc id="|</doc>$')  # WikiExtractor's lines around an article
+_ARTICLE, _BLANK = "article", "blank"  # fates of lines, beside the reasons to drop one
 
 
 @dataclass
@@ -49,35 +43,65 @@ class Tally:
     undecodable: Counter[str] = field(default_factory=Counter)  # bytes by file
     cuts: int = 0  # in lines over LONGEST_LINE; each gives one more line read
 
+    def count_removed(self, path: Path, removed: Counter[str]) -> None:
+        """Adds what went from lines of a text."""
+        self.removed += removed
+        self.undecodable[str(path)] += removed["undecodable bytes"]
+
+
+class _Chunk(NamedTuple):
+    """Lines of a text, for one process to clean."""
+
+    path: Path
+    lines: list[str]
+
+
+class _Judged(NamedTuple):
+    """A chunk once it is cleaned."""
+
+    path: Path
+    lines: list[tuple[str, str | bytes]]  # line and fate; the fate of one that may stay is its digest
+    removed: Counter[str]  # characters by kind
+
 
 def clean_texts(
-    texts: Iterable[Path], tally: Tally, min_letters: int, min_letter_share: float
+    texts: Iterable[Path],
+    tally: Tally,
+    min_letters: int,
+    min_letter_share: float,
+    workers: Workers,
+    stage: Stage,
 ) -> Iterator[str]:
     """The clean lines of all texts that stay, and an empty line where a document ends.
 
     A document ends at a blank line, at the end of a file, and at WikiExtractor's `<doc>` and `</doc>`;
     between those two, blank lines only part paragraphs.
     """
+    judge = partial(_judge, min_letters=min_letters, min_letter_share=min_letter_share)
     repeats = Repeats()
-    for path in texts:
-        print(f"cleaning {path}", flush=True)
-        inside_article = False
-        for line in read_lines(path, tally):
+    inside_article = False
+    for path, lines, removed in workers.map(judge, _chunks(texts, tally)):
+        stage.bytes = tally.bytes
+        stage.tell()
+        tally.count_removed(path, removed)
+        if not lines:
+            inside_article = False
+            yield ""
+        for line, fate in lines:
             tally.read += 1
-            if _ARTICLE.match(line):
+            if fate == _ARTICLE:
                 inside_article = not line.startswith("</")
                 tally.dropped["markup"] += 1
                 yield ""
-            elif not line:
+            elif fate == _BLANK:
                 tally.blank += 1
                 if not inside_article:
                     yield ""
-            elif reason := why_drop(line, min_letters, min_letter_share) or repeats.why_drop(line):
+            elif reason := fate if isinstance(fate, str) else repeats.why_drop(fate):
                 tally.dropped[reason] += 1
             else:
                 tally.kept += 1
                 yield line
-        yield ""
 
 
 def read_lines(path: Path, tally: Tally) -> Iterator[str]:
@@ -85,21 +109,68 @@ def read_lines(path: Path, tally: Tally) -> Iterator[str]:
 
     Raises ValueError for UTF-16 and for a damaged gzip file.
     """
+    removed: Counter[str] = Counter()
+    for lines in _raw_lines(path, tally):
+        for line in lines:
+            yield clean_line(line, removed)
+    tally.count_removed(path, removed)
+
+
+def _chunks(texts: Iterable[Path], tally: Tally) -> Iterator[_Chunk]:
+    """All lines of the texts; an empty chunk ends a text."""
+    for path in texts:
+        print(f"cleaning {path}", flush=True)
+        for lines in _raw_lines(path, tally):
+            yield _Chunk(path, lines)
+        yield _Chunk(path, [])
+
+
+def _judge(chunk: _Chunk, min_letters: int, min_letter_share: float) -> _Judged:
+    """Cleans lines, and judges each without knowing the others."""
+    removed: Counter[str] = Counter()
+    judged: list[tuple[str, str | bytes]] = []
+    for raw in chunk.lines:
+        line = clean_line(raw, removed)
+        if _ARTICLE_MARK.match(line):
+            judged.append((line, _ARTICLE))
+        elif not line:
+            judged.append(("", _BLANK))
+        elif reason := why_drop(line, min_letters, min_letter_share):
+            judged.append(("", reason))
+        else:
+            judged.append((line, digest(line)))
+    return _Judged(chunk.path, judged, removed)
+
+
+def _raw_lines(path: Path, tally: Tally) -> Iterator[list[str]]:
+    """Lines of a text as they are, some CHUNK_CHARACTERS at a time."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
-    removed: Counter[str] = Counter()
     with gzip.open(path) if packed else path.open("rb") as file:
         try:
             if file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
                 raise ValueError(f"{path} is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8")
             text = TextIOWrapper(file, "utf-8-sig", "surrogateescape")
-            for line in _cut_lines(text, tally):
-                yield clean_line(line, removed)
-            tally.bytes += file.tell()
+            before = tally.bytes
+            for batch in _batches(_cut_lines(text, tally)):
+                tally.bytes = before + file.tell()
+                yield batch
+            tally.bytes = before + file.tell()
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{path} is a damaged gzip file: {error}") from None
-    tally.removed += removed
-    tally.undecodable[str(path)] += removed["undecodable bytes"]
+
+
+def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    characters = 0
+    for line in lines:
+        batch.append(line)
+        characters += len(line) + 1
+        if characters >= CHUNK_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
 
 
 def _cut_lines(text: TextIO, tally: Tally) -> Iterator[str]:
@@ -114,65 +185,18 @@ def _cut_lines(text: TextIO, tally: Tally) -> Iterator[str]:
         yield line.rstrip("\n")
 
 
-class _Table(dict):
-    """For str.translate: asks the rule once for each character (None: it goes)."""
-
-    def __init__(self, rule: Callable[[str], str | None]) -> None:
-        super().__init__()
-        self._rule = rule
-
-    def __missing__(self, code: int) -> str | None:
-        self[code] = new = self._rule(chr(code))
-        return new
-
-
-def _visible(char: str) -> str | None:
-    if char == "\t" or _BREAKS.match(char):
-        return " "
-    return None if _UNDECODABLE.match(char) or unicodedata.category(char) in _INVISIBLE else char
-
-
-_VISIBLE = _Table(_visible)
-_LETTERS = _Table(lambda char: char if unicodedata.category(char)[0] in "LM" else None)  # and combining marks
-
-
-def clean_line(line: str, removed: Counter[str]) -> str:
-    """The line with single spaces and without what prints nothing; counts in `removed` what went."""
-    if not (line.isascii() and line.isprintable()):
-        undecodable = len(_UNDECODABLE.findall(line))
-        visible = line.translate(_VISIBLE)
-        removed["undecodable bytes"] += undecodable
-        removed["control characters"] += len(line) - len(visible) - undecodable
-        removed["odd line breaks"] += len(_BREAKS.findall(line))
-        line = visible
-    return " ".join(line.split())
-
-
-def why_drop(line: str, min_letters: int, min_letter_share: float) -> str | None:
-    """The reason to drop a clean line, None to keep it: the authors' is_valid, for letters of all scripts."""
-    letters = len(line.translate(_LETTERS))
-    if letters < min_letters:
-        return "too short"
-    if letters < min_letter_share * len(line):
-        return "few letters"
-    if line[0] == "|" or max(line.count("\\"), line.count("|")) > MARKUP_SHARE * len(line):
-        return "markup"
-    return None
-
-
 class Repeats:
-    """Finds a line, whatever its case, that was among the last REMEMBERED_LINES distinct ones.
+    """Finds a line, by its digest, that was among the last REMEMBERED_LINES distinct ones.
 
-    Memory is bounded: 8-byte digests lie in a young and an old set, and a full young set becomes the old one.
+    Memory is bounded: digests lie in a young and an old set, and a full young set becomes the old one.
     """
 
     def __init__(self) -> None:
         self._young: set[bytes] = set()
         self._old: set[bytes] = set()
 
-    def why_drop(self, line: str) -> str | None:
+    def why_drop(self, digest: bytes) -> str | None:
         """The reason to drop a line that came before; remembers the line."""
-        digest = hashlib.blake2b(line.lower().encode(), digest_size=8).digest()
         if digest in self._young:
             return "repeated"
         reason = "repeated" if digest in self._old else None

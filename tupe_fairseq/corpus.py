@@ -27,8 +27,10 @@ from typing import Any
 from .cleaning import Tally, clean_texts
 from .corpus_report import notes_on_reading, nothing_left, summarize, table
 from .encoding import encode, learn_vocabulary
+from .progress import Stage
 from .splitting import SPLITS, draw, move_document, move_lines, write_documents
 from .vocabulary import DICTIONARY_FILE, MODEL_FILE, Vocabulary, write_dictionary
+from .pool import Workers, start_workers
 
 SUMMARY_FILE = "summary.json"
 FILES = (MODEL_FILE, DICTIONARY_FILE, "bin", SUMMARY_FILE)  # of a corpus, in the order in which they appear
@@ -93,7 +95,32 @@ def _make(settings: Settings, work: Path, fresh: Path) -> dict[str, Any]:
     """Makes the corpus in `fresh`, what lies between in `work`; returns the summary but for the time."""
     (fresh / "bin").mkdir(parents=True)
     tally = Tally()
-    lines = clean_texts(settings.texts, tally, settings.min_letters, settings.min_letter_share)
+    with start_workers(settings.workers) as workers:
+        with Stage("cleaning") as cleaning:
+            documents, notes = _clean(settings, work, tally, workers, cleaning)
+        print("learning the vocabulary", flush=True)
+        with Stage("vocabulary") as learning:
+            notes += learn_vocabulary(
+                work / "train.txt", settings.vocab, settings.shrink_vocab, fresh, learning
+            )
+        with Stage("encoding") as encoding:
+            encoded = [
+                encode(work / f"{split}.txt", fresh, fresh / "bin" / split, workers, encoding)
+                for split in SPLITS
+            ]
+    pieces = Vocabulary(fresh).pieces
+    for folder in (fresh, fresh / "bin"):
+        write_dictionary(folder / DICTIONARY_FILE, pieces, encoded[0].counts.tolist())
+    summary = summarize(settings.texts, tally, documents, encoded, notes)
+    return summary | {"stages": {stage.name: stage.figures() for stage in (cleaning, learning, encoding)}}
+
+
+def _clean(
+    settings: Settings, work: Path, tally: Tally, workers: Workers, stage: Stage
+) -> tuple[list[int], list[str]]:
+    """Writes train.txt and valid.txt; returns how many documents each has, and notes."""
+    limits = settings.min_letters, settings.min_letter_share
+    lines = clean_texts(settings.texts, tally, *limits, workers, stage)
     validates = partial(draw, seed=settings.seed, valid_every=settings.valid_every)
     documents = write_documents(lines, work, validates)
     if not tally.kept:
@@ -104,16 +131,7 @@ def _make(settings: Settings, work: Path, fresh: Path) -> dict[str, Any]:
         notes.append(f"the text is one document (no blank line): the last {moved:,} of its lines validate")
     elif documents[1] == 0:
         documents = move_document(work, settings.valid_every)
-    _say("learning the vocabulary")
-    notes += learn_vocabulary(work / "train.txt", settings.vocab, settings.shrink_vocab, fresh)
-    encoded = []
-    for split in SPLITS:
-        _say(f"encoding {split}")
-        encoded.append(encode(work / f"{split}.txt", fresh, fresh / "bin" / split, settings.workers))
-    pieces = Vocabulary(fresh).pieces
-    for folder in (fresh, fresh / "bin"):
-        write_dictionary(folder / DICTIONARY_FILE, pieces, encoded[0].counts.tolist())
-    return summarize(settings.texts, tally, documents, encoded, notes)
+    return documents, notes
 
 
 def _publish(fresh: Path, output: Path, replaced: Path) -> None:
@@ -124,7 +142,7 @@ def _publish(fresh: Path, output: Path, replaced: Path) -> None:
         return
     old = [name for name in reversed(FILES) if (output / name).exists()]
     if old:
-        _say(f"replacing the corpus in {output}")
+        print(f"replacing the corpus in {output}", flush=True)
     replaced.mkdir()
     moves = [(output / name, replaced / name) for name in old]
     moves += [(fresh / name, output / name) for name in FILES]
@@ -133,10 +151,6 @@ def _publish(fresh: Path, output: Path, replaced: Path) -> None:
             source.rename(target)
             undo.callback(target.rename, source)
         undo.pop_all()
-
-
-def _say(progress: str) -> None:
-    print(progress, flush=True)
 
 
 def _number(kind: Callable[[str], float], least: float, most: float = math.inf) -> Callable[[str], float]:
@@ -169,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--shrink-vocab", action="store_true",
         help="where the text gives fewer pieces than -v, take all it gives instead of failing")
     add("--workers", type=_number(int, 1), default=os.cpu_count() or 1,
-        help="processes that encode; any number gives the same corpus")
+        help="processes that clean and encode; any number gives the same corpus")
     add("--valid-every", type=_number(int, 2), default=Settings.valid_every,
         help="one document in about so many, at least one, validates; of a lone document, its last lines")
     add("--seed", type=int, default=Settings.seed,
@@ -185,7 +199,9 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     settings = Settings(**vars(_parser().parse_args(arguments)))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the work folder goes
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the work folder goes
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, signal.default_int_handler)
     try:
         print(table(prepare(settings)))
         return 0

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .cleaning import DROPPED, LONGEST_LINE, REMOVED, Tally
+from .cleaning import LONGEST_LINE, Tally
 from .encoding import Encoded
+from .line_rules import DROPPED, REMOVED
 from .splitting import SPLITS
 from .vocabulary import EOS, UNK
 
@@ -97,7 +98,8 @@ def table(summary: dict[str, Any]) -> str:
         _row("vocabulary", summary["vocabulary"]),
         _row("unknown pieces", f"{summary['unknown_share']:.3%}"),
         _row("unigram entropy of valid", f"{summary['unigram_bits']:.3f}") + " bits a token",
-        _row("seconds", f"{summary['seconds']:.1f}") + f" ({summary['mb_per_second']:.1f} MB/s)",
+        _time("seconds", summary),
+        *(_time(f"  {name}", stage) for name, stage in summary["stages"].items()),
     ]
     return "\n".join(rows + [f"note: {note}" for note in summary["notes"]])
 
@@ -105,3 +107,7 @@ def table(summary: dict[str, Any]) -> str:
 def _row(name: str, *cells: int | str) -> str:
     shown = (f"{cell:,}" if isinstance(cell, int) else cell for cell in cells)
     return f"{name:<32}" + "".join(f"{cell:>14}" for cell in shown)
+
+
+def _time(name: str, stage: dict[str, float]) -> str:
+    return _row(name, f"{stage['seconds']:.1f}") + f" ({stage['mb_per_second']:.1f} MB/s)"

@@ -11,40 +11,30 @@ Numbers are little-endian. Rows stream through: memory does not grow with their 
 
 from __future__ import annotations
 
-import shutil
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import IO, NamedTuple
+from typing import IO
 
 import numpy as np
 
 _HEADER = struct.Struct("<9sQBQ")
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
-_TYPES: dict[int, np.dtype] = {8: np.dtype("<u2"), 9: np.dtype("<u4")}  # as fairseq's _code_to_dtype
+_CODES = {np.dtype("<u2"): 8, np.dtype("<u4"): 9}  # fairseq's _code_to_dtype
 _UINT16_BELOW = 65_500  # fairseq's best_fitting_int_dtype
 _CHUNK = 1 << 20  # row sizes held in memory at once
 
 
-class _Sizes(NamedTuple):
-    """Row sizes (i32) that lie in `path` from byte `offset` on."""
-
-    path: Path
-    offset: int
-    rows: int
-
-    def chunks(self) -> Iterator[np.ndarray]:
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            for done in range(0, self.rows, _CHUNK):
-                yield np.fromfile(file, "<i4", min(_CHUNK, self.rows - done))
+def id_type(vocabulary_size: int) -> np.dtype:
+    """The type of ids on disk: 2 bytes, or 4 for a large vocabulary."""
+    return np.dtype("<u2" if vocabulary_size < _UINT16_BELOW else "<u4")
 
 
 class TokenFile:
-    """Writes PREFIX.bin and PREFIX.idx row by row.
+    """Writes PREFIX.bin and PREFIX.idx row by row, or many rows at a time.
 
         with TokenFile("bin/train", vocabulary_size) as file:
             file.add(ids)
@@ -57,7 +47,7 @@ class TokenFile:
         """vocabulary_size: ids lie in [0, vocabulary_size); it decides between 2 and 4 bytes an id."""
         self._prefix = str(prefix)
         self._limit = vocabulary_size
-        self._code = 8 if vocabulary_size < _UINT16_BELOW else 9
+        self._type = id_type(vocabulary_size)
         self._rows = 0
 
     def __enter__(self) -> TokenFile:
@@ -70,11 +60,18 @@ class TokenFile:
     def add(self, ids: Sequence[int] | np.ndarray) -> None:
         """Adds one row; raises ValueError for an id outside the vocabulary."""
         row = np.asarray(ids, dtype=np.int64)
-        if row.size and not (row.min() >= 0 and row.max() < self._limit):
-            raise ValueError(f"ids lie in [0, {self._limit}), this row holds {row.min()} to {row.max()}")
-        self._ids.write(row.astype(_TYPES[self._code]).tobytes())
-        self._sizes.write(struct.pack("<i", row.size))
-        self._rows += 1
+        self.add_rows(row, np.array([row.size]))
+
+    def add_rows(self, ids: np.ndarray, sizes: np.ndarray) -> None:
+        """Adds rows that lie in `ids` one after the other, so many ids in each; raises ValueError for an id
+        outside the vocabulary."""
+        if ids.size and not (ids.min() >= 0 and ids.max() < self._limit):
+            raise ValueError(f"ids lie in [0, {self._limit}), these rows hold {ids.min()} to {ids.max()}")
+        if ids.size != sizes.sum():
+            raise ValueError(f"rows of {sizes.sum()} ids are to be added, but there are {ids.size} ids")
+        self._ids.write(ids.astype(self._type).tobytes())
+        self._sizes.write(sizes.astype("<i4").tobytes())
+        self._rows += sizes.size
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -82,66 +79,27 @@ class TokenFile:
         try:
             self._open.close()
             if kind is None:
-                sizes = _Sizes(_temporary(self._prefix, "sizes"), 0, self._rows)
-                _write_index(self._prefix, self._code, [sizes])
+                self._write_index()
                 _publish(self._prefix)
         finally:
             _clean_up(self._prefix)
 
+    def _write_index(self) -> None:
+        """Header, row sizes, then where rows begin: a running sum of the sizes."""
+        with _temporary(self._prefix, "idx").open("wb") as file:
+            file.write(_HEADER.pack(_MAGIC, _VERSION, _CODES[self._type], self._rows))
+            for sizes in self._size_chunks():
+                file.write(sizes.tobytes())
+            begin = 0  # bytes
+            for sizes in self._size_chunks():
+                ends = begin + np.cumsum(sizes, dtype="<i8") * self._type.itemsize
+                file.write((ends - sizes * self._type.itemsize).tobytes())
+                begin = int(ends[-1])
 
-def concatenate(parts: Sequence[str | Path], prefix: str | Path) -> None:
-    """Writes the rows of all parts (prefixes), in order, to `prefix`: the bytes of a single TokenFile.
-
-    Raises ValueError for parts that are no whole token files or that differ in their id type.
-    """
-    target = str(prefix)
-    headers = [_read_header(Path(f"{part}.idx")) for part in parts]
-    codes = {code for code, _ in headers}
-    if len(codes) != 1:
-        raise ValueError(f"the parts of {target} have {len(codes)} id types; give parts of one vocabulary")
-    try:
-        with _temporary(target, "bin").open("wb") as ids:
-            for part in parts:
-                with Path(f"{part}.bin").open("rb") as source:
-                    shutil.copyfileobj(source, ids, 1 << 20)
-        sizes = [_Sizes(Path(f"{p}.idx"), _HEADER.size, rows) for p, (_, rows) in zip(parts, headers)]
-        if _write_index(target, codes.pop(), sizes) != _temporary(target, "bin").stat().st_size:
-            raise ValueError(f"the parts of {target} do not hold the ids that their indexes list")
-        _publish(target)
-    finally:
-        _clean_up(target)
-
-
-def _read_header(path: Path) -> tuple[int, int]:
-    """Id type and number of rows of a .idx file."""
-    with path.open("rb") as file:
-        header = file.read(_HEADER.size)
-    if len(header) == _HEADER.size:
-        magic, version, code, rows = _HEADER.unpack(header)
-        if (magic, version) == (_MAGIC, _VERSION) and code in _TYPES:
-            return code, rows
-    raise ValueError(f"{path} is no index of a token file")
-
-
-def _write_index(prefix: str, code: int, parts: Sequence[_Sizes]) -> int:
-    """Writes the temporary .idx: header, row sizes, then where rows begin, a running sum of the sizes.
-    Returns where the last row ends: the bytes of the .bin."""
-    width = _TYPES[code].itemsize
-    begin = 0  # bytes
-    with _temporary(prefix, "idx").open("wb") as file:
-        file.write(_HEADER.pack(_MAGIC, _VERSION, code, sum(part.rows for part in parts)))
-        for sizes in _chunks(parts):
-            file.write(sizes.tobytes())
-        for sizes in _chunks(parts):
-            ends = begin + np.cumsum(sizes, dtype="<i8") * width
-            file.write((ends - sizes * width).tobytes())
-            begin = int(ends[-1])
-    return begin
-
-
-def _chunks(parts: Sequence[_Sizes]) -> Iterator[np.ndarray]:
-    for part in parts:
-        yield from part.chunks()
+    def _size_chunks(self) -> Iterator[np.ndarray]:
+        with _temporary(self._prefix, "sizes").open("rb") as file:
+            for done in range(0, self._rows, _CHUNK):
+                yield np.fromfile(file, "<i4", min(_CHUNK, self._rows - done))
 
 
 def _temporary(prefix: str, suffix: str) -> Path:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -30,7 +31,7 @@ DICTIONARY_FILE = "dict.txt"
 # unknown (0.03% with 0.9999, which also loses the backquotes of SST-2). 1.0 would spend thousands of 32,768
 # pieces on the scripts that a full Wikipedia quotes.
 CHARACTER_COVERAGE = 0.99999
-LONGEST_SENTENCE = 4192  # bytes; SentencePiece skips longer lines (its --max_sentence_length)
+LONGEST_WORD = 1000  # characters, of at most 4 bytes; SentencePiece skips what has over 4,192 bytes
 
 _NAME_OF_SPECIAL = re.compile(f"<(?={'|'.join(name[1:] for name in SPECIALS)})", re.IGNORECASE)
 _TOO_LARGE = re.compile(r"Vocabulary size too high.*<= (\d+)")
@@ -52,17 +53,21 @@ def train(sentences: Iterable[str], size: int, folder: Path) -> None:
     The same sentences give the same files. Raises VocabularyTooLarge, and ValueError for a size below the
     alphabet and for sentences without text; whatever `sentences` raises comes through.
     """
-    feed = _Feed(sentences)
+    words: Counter[str] = (
+        Counter()
+    )  # merges go over no space: counted words give the same pieces in less memory
+    for sentence in sentences:
+        words.update(sentence.split())
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(feed),
+            sentence_iterator=_counted(words),
+            input_format="tsv",
             model_writer=model,
             model_type="bpe",
             vocab_size=size,
             normalization_rule_name="nmt_nfkc_cf",  # NFKC and case folding: the paper's text is lower-cased
             character_coverage=CHARACTER_COVERAGE,
-            max_sentence_length=LONGEST_SENTENCE,
             bos_id=BOS,
             pad_id=PAD,
             eos_id=EOS,
@@ -71,7 +76,9 @@ def train(sentences: Iterable[str], size: int, folder: Path) -> None:
             minloglevel=2,  # errors alone
         )
     except RuntimeError as error:
-        raise feed.error or _explained(str(error), size) from None
+        if "KeyboardInterrupt" in str(error):  # of _counted, handed on as text
+            raise KeyboardInterrupt from None
+        raise _explained(str(error), size) from None
     pieces = _pieces(_load(model.getvalue(), "the trained model"))
     (folder / MODEL_FILE).write_bytes(model.getvalue())
     write_dictionary(folder / DICTIONARY_FILE, pieces, [0] * len(pieces))
@@ -131,38 +138,17 @@ class Vocabulary:
         return digest.hexdigest()
 
 
-class _Feed:
-    """Sentences as SentencePiece takes them; keeps the error they end with, it would be passed on as text."""
+def _counted(words: Counter[str]) -> Iterator[str]:
+    """Words with their numbers, as SentencePiece takes them; each leaves the counter, for it is copied.
 
-    def __init__(self, sentences: Iterable[str]) -> None:
-        self.sentences = sentences
-        self.error: BaseException | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        try:
-            for sentence in self.sentences:
-                # "< unk>" for "<unk>": SentencePiece skips the names of specials, and would not learn
-                # characters that occur in them alone (WikiText has no other "<").
-                yield from _cut(_NAME_OF_SPECIAL.sub("< ", sentence))
-        except BaseException as error:
-            self.error = error
-            raise
-
-
-def _cut(sentence: str) -> Iterator[str]:
-    """Parts of at most LONGEST_SENTENCE bytes, cut at spaces, which keeps the words that merges are counted
-    on; only a word longer than that is cut between characters."""
-    data = sentence.encode()
-    start = 0
-    while len(data) - start > LONGEST_SENTENCE:
-        end = data.rfind(b" ", start, start + LONGEST_SENTENCE + 1)
-        if end <= start:
-            end = start + LONGEST_SENTENCE
-            while data[end] & 0xC0 == 0x80:  # inside a UTF-8 character
-                end -= 1
-        yield data[start:end].decode()
-        start = end
-    yield data[start:].decode()
+    "< unk>" stands for "<unk>": SentencePiece skips the names of specials, and would not learn characters
+    that occur in them alone (WikiText has no other "<").
+    """
+    while words:
+        word, number = words.popitem()
+        word = _NAME_OF_SPECIAL.sub("< ", word)
+        for begin in range(0, len(word), LONGEST_WORD):
+            yield f"{word[begin : begin + LONGEST_WORD]}\t{number}"
 
 
 def _explained(message: str, size: int) -> ValueError:
