@@ -13,8 +13,8 @@ from tiny_corpus import sentence
 from tupe_fairseq import cleaning
 from tupe_fairseq.cleaning import Repeats, Tally, clean_texts, read_lines
 from tupe_fairseq.line_rules import REMOVED, clean_line, digest, why_drop
-from tupe_fairseq.progress import Stage
 from tupe_fairseq.pool import start_workers
+from tupe_fairseq.progress import Stage
 
 
 def cleaned(*texts: Path) -> tuple[list[str], Tally]:

@@ -12,9 +12,9 @@ from tiny_corpus import TWENTY, rows, written
 
 from tupe_fairseq import encoding
 from tupe_fairseq.encoding import encode, learn_vocabulary, sampled_lines
+from tupe_fairseq.pool import start_workers
 from tupe_fairseq.progress import Stage
 from tupe_fairseq.vocabulary import EOS, Vocabulary, train
-from tupe_fairseq.pool import start_workers
 
 
 @pytest.fixture

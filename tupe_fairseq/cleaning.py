@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from .line_rules import clean_line, digest, why_drop
-from .progress import Stage
 from .pool import Workers
+from .progress import Stage
 
 CHUNK_CHARACTERS = 1_000_000  # of text that a process cleans at a time
 LONGEST_LINE = 1_000_000  # characters; the authors drop longer lines (is_valid), here they are cut

@@ -27,10 +27,10 @@ from typing import Any
 from .cleaning import Tally, clean_texts
 from .corpus_report import notes_on_reading, nothing_left, summarize, table
 from .encoding import encode, learn_vocabulary
+from .pool import Workers, start_workers
 from .progress import Stage
 from .splitting import SPLITS, draw, move_document, move_lines, write_documents
 from .vocabulary import DICTIONARY_FILE, MODEL_FILE, Vocabulary, write_dictionary
-from .pool import Workers, start_workers
 
 SUMMARY_FILE = "summary.json"
 FILES = (MODEL_FILE, DICTIONARY_FILE, "bin", SUMMARY_FILE)  # of a corpus, in the order in which they appear

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from . import vocabulary
+from .pool import Workers
 from .progress import Stage
 from .token_file import TokenFile, id_type
 from .vocabulary import EOS, Vocabulary, VocabularyTooLarge
-from .pool import Workers
 
 # Of text to learn the vocabulary from. Memory goes with the characters of its distinct words, about 44 bytes
 # each: 32 MB of source code, the worst of texts, take 620 MB, and prose a quarter of that. 300 MB of the code
