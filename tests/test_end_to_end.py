@@ -333,7 +333,7 @@ def test_dry_run_prints_the_command(root: Path, corpus: Path, tmp_path: Path) ->
         DRY_RUN="1",
         ARCH="tupe_a_small",
     )
-    assert output.startswith("fairseq-train ")
+    assert output.startswith("python -m tupe_fairseq.train ")
     assert output.count(" --lr ") == 2
     assert output.rstrip().endswith("--lr 7"), "the user's flags come last"
     assert list(tmp_path.iterdir()) == []
