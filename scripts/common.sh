@@ -55,7 +55,7 @@ recipe() {
 
 # keep SAVE_DIR FILE...: copies files to the checkpoints that need them; others in their place are refused.
 keep() {
-  local save_dir=$1 file there part
+  local save_dir=$1 file there part why
   shift
   for file in "$@"; do
     there=$save_dir/${file##*/}
@@ -68,7 +68,8 @@ keep() {
       echo "note: no $file, so $save_dir will not have it" >&2
     elif [[ ! -f $there ]]; then
       # Whole or not at all: other nodes may do the same at this moment.
-      { cp -- "$file" "$part" && mv -f -- "$part" "$there"; } || die "cannot copy $file to $save_dir"
+      why=$({ cp -- "$file" "$part" && mv -f -- "$part" "$there"; } 2>&1) ||
+        die "cannot copy $file to $save_dir (${why##*: })"
     fi
   done
 }
