@@ -140,6 +140,7 @@ def test_a_log_has_sentences_only(caplog: pytest.LogCaptureFixture) -> None:
     level = silenced.level
     try:
         with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
             train.quieten()
             warnings.warn("'pin_memory' argument is set as true but no accelerator is found", stacklevel=1)
             warnings.warn("something else", stacklevel=1)
