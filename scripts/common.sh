@@ -10,12 +10,17 @@ if [[ -x $VENV/bin/python ]]; then
 fi
 # The scripts run this checkout, also where the package is installed from elsewhere.
 export PATH PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONSAFEPATH=1 # no modules from the current folder, which is the user's (Python 3.11 and newer)
 # Idle OpenMP threads sleep rather than spin: beside other processes, a small model trained 8 times faster on 2 cores.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
+# What errors begin with.
+TUPE_COMMAND=$(basename -- "$0" .sh)
+export TUPE_COMMAND
+
 # Ends the script with one sentence.
 die() {
-  echo "$(basename -- "$0"): $*" >&2
+  echo "$TUPE_COMMAND: $*" >&2
   exit 1
 }
 
@@ -23,6 +28,8 @@ die() {
 usage() {
   sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
 }
+
+[[ ${NPROC:-1} =~ ^[1-9][0-9]*$ ]] || die "NPROC=$NPROC is no number of processes; give 1 or more"
 
 # Runs a command, or with DRY_RUN=1 prints it.
 run() {
@@ -34,6 +41,12 @@ run() {
   fi
 }
 
+# Runs a command in place of this shell, so that a signal to the script reaches it; or prints it.
+run_last() {
+  [[ -z ${DRY_RUN:-} ]] || { run "$@" && exit; }
+  exec "$@"
+}
+
 # Prints the flags of a recipe, one word a line, without its comments.
 recipe() {
   [[ -r $1 && ! -d $1 ]] || die "no recipe $1; ARCH is <variant>_<size>, or CONFIG names a file of flags"
@@ -42,7 +55,7 @@ recipe() {
 
 # keep SAVE_DIR FILE...: copies files to the checkpoints that need them; others in their place are refused.
 keep() {
-  local save_dir=$1 file there part
+  local save_dir=$1 file there part why
   shift
   for file in "$@"; do
     there=$save_dir/${file##*/}
@@ -55,7 +68,8 @@ keep() {
       echo "note: no $file, so $save_dir will not have it" >&2
     elif [[ ! -f $there ]]; then
       # Whole or not at all: other nodes may do the same at this moment.
-      { cp -- "$file" "$part" && mv -f -- "$part" "$there"; } || die "cannot copy $file to $save_dir"
+      why=$({ cp -- "$file" "$part" && mv -f -- "$part" "$there"; } 2>&1) ||
+        die "cannot copy $file to $save_dir (${why##*: })"
     fi
   done
 }
@@ -69,23 +83,7 @@ same() {
   fi
 }
 
-# fairseq-train with the plugin, in NPROC processes of this machine (default: fairseq's own choice, one a GPU).
-fairseq_train() {
-  # Every process reads checkpoints itself: torch 2.6 and newer refuse what fairseq sends from one to all.
-  local plugin=(--user-dir "$ROOT/tupe_fairseq" --load-checkpoint-on-all-dp-ranks)
-  if [[ -z ${NPROC:-} ]]; then
-    run fairseq-train "${plugin[@]}" "$@"
-    return
-  fi
-  [[ $NPROC =~ ^[1-9][0-9]*$ ]] || die "NPROC=$NPROC is no number of processes"
-  if [[ $NPROC -eq 1 ]] || { [[ " $* " != *" --cpu "* ]] && nvidia-smi --list-gpus >/dev/null 2>&1; }; then
-    run fairseq-train "${plugin[@]}" --distributed-world-size "$NPROC" "$@"
-  else
-    # fairseq starts processes for GPUs only; on the CPU torchrun does, and each is told its rank.
-    # shellcheck disable=SC2016
-    run torchrun --standalone --nproc-per-node "$NPROC" --no-python \
-      bash -c 'exec fairseq-train "$@" --distributed-rank "$RANK"' fairseq-train \
-      "${plugin[@]}" --cpu --distributed-world-size "$NPROC" --distributed-init-method env:// \
-      --distributed-no-spawn --distributed-backend gloo --ddp-backend legacy_ddp "$@"
-  fi
+# fairseq-train with the plugin, in NPROC processes of this machine, or as one of those that torchrun started.
+train() {
+  run_last python -m tupe_fairseq.train "$@"
 }

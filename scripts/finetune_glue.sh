@@ -24,13 +24,14 @@ CONFIG=${CONFIG:-$ROOT/configs/glue.args}
 [[ -f $CHECKPOINT ]] || die "no checkpoint $CHECKPOINT; scripts/pretrain.sh makes one"
 words=$(recipe "$CONFIG")
 mapfile -t flags < <(printf %s "$words")
-flags=(--distributed-world-size "${NPROC:-1}" "${flags[@]}")
+[[ -n ${WORLD_SIZE:-} ]] || export NPROC=${NPROC:-1}
 
-computed=$(python -m tupe_fairseq.glue_flags "$TASK" "$GLUE_BIN" "$CHECKPOINT" "${flags[@]}" "$@")
+workers=(--distributed-world-size "${WORLD_SIZE:-$NPROC}") # the number of updates depends on it
+computed=$(python -m tupe_fairseq.glue_flags "$TASK" "$GLUE_BIN" "$CHECKPOINT" "${workers[@]}" "${flags[@]}" "$@")
 mapfile -t computed <<<"$computed"
 
 [[ -n ${DRY_RUN:-} ]] || mkdir -p "$SAVE_DIR" 2>/dev/null || die "cannot make the folder $SAVE_DIR"
 [[ -n ${DRY_RUN:-} ]] || keep "$SAVE_DIR" "$GLUE_BIN/$TASK"/{task.json,dict.txt,spm.model}
-fairseq_train "$GLUE_BIN/$TASK" \
+train "$GLUE_BIN/$TASK" \
   --task tupe_sentence_prediction --criterion tupe_sentence_prediction "${flags[@]}" "${computed[@]}" \
   --finetune-from-model "$CHECKPOINT" --save-dir "$SAVE_DIR" --tensorboard-logdir "$SAVE_DIR/tensorboard" "$@"

@@ -17,4 +17,4 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   exit
 fi
 
-run python -m tupe_fairseq.corpus "$@"
+run_last python -m tupe_fairseq.corpus "$@"

@@ -15,4 +15,4 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   exit
 fi
 
-run python -m tupe_fairseq.glue_data "$@"
+run_last python -m tupe_fairseq.glue_data "$@"

@@ -32,6 +32,6 @@ mapfile -t flags < <(printf %s "$words")
 
 [[ -n ${DRY_RUN:-} ]] || mkdir -p "$SAVE_DIR" 2>/dev/null || die "cannot make the folder $SAVE_DIR"
 [[ -n ${DRY_RUN:-} ]] || keep "$SAVE_DIR" "${folders[0]}"/{dict.txt,spm.model}
-fairseq_train "${CORPUS//:/\/bin:}/bin" \
+train "${CORPUS//:/\/bin:}/bin" \
   --task tupe_masked_lm --criterion masked_lm --arch "$ARCH" \
   --save-dir "$SAVE_DIR" --tensorboard-logdir "$SAVE_DIR/tensorboard" "${flags[@]}" "$@"

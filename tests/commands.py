@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -20,6 +23,18 @@ def attempt(*command: object, cwd: Path, **environment: str) -> subprocess.Compl
         text=True,
         check=False,
     )
+
+
+@contextmanager
+def started(**options: object) -> Iterator[subprocess.Popen[str]]:
+    """A process with its own group, all of which has ended afterwards, also where a test fails."""
+    common = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+    with subprocess.Popen(**{**common, **options}) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def run(*command: object, cwd: Path, **environment: str) -> str:

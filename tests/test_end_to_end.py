@@ -6,6 +6,9 @@ import json
 import os
 import re
 import shutil
+import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +17,12 @@ from pathlib import Path
 import pytest
 import tiny_glue
 import torch
-from commands import attempt, run
+from commands import attempt, run, started
 from matplotlib.image import imread
 from tiny_model import RunsCode
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
+from tupe_fairseq import checkpoints
 from tupe_fairseq.plots import read_curve
 from tupe_fairseq.variants import VARIANTS
 from tupe_fairseq.word_order import python_documents
@@ -200,26 +204,64 @@ def test_the_plugin_loads(way: str, folder: Path, root: Path, corpus: Path, tmp_
         assert "num_updates: 1 >= max_update: 1" in output
 
 
-def test_two_processes_train_one_model(
-    folder: Path, root: Path, corpus: Path, pretrained: tuple[Path, str]
-) -> None:
-    """Two workers with half the batch give the losses of one, as the batches are the same."""
-    one, two = (
-        run(
-            *("bash", root / "scripts" / "pretrain.sh", "corpus", f"workers{n}"),
-            *flags(max_update="3", batch_size="16", update_freq=str(2 // n), no_save="", dropout="0"),
-            *("--attention-dropout", "0"),
-            cwd=folder,
-            ARCH="tupe_r_tiny",
-            NPROC=str(n),
-            OMP_NUM_THREADS="1",
-        )
-        for n in (1, 2)
-    )
-    assert "x 2 worker" in two
-    assert losses(two).keys() == losses(one).keys()
-    for update, loss in losses(one).items():
-        assert losses(two)[update] == pytest.approx(loss, abs=1.1e-3), "three decimals are printed"
+def test_two_nodes_train_one_model(folder: Path, root: Path, corpus: Path) -> None:
+    """Two torchruns, as on two machines, of a process each with half the batch, train what one process does.
+
+    The checkpoints have losses in full, logs three decimals.
+    """
+    script = ("bash", root / "scripts" / "pretrain.sh", "corpus")
+    few = flags(max_update="3", batch_size="16", dropout="0", attention_dropout="0", disable_validation="")
+    environment = {"ARCH": "tupe_r_tiny", "OMP_NUM_THREADS": "1"}
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    torchrun = ("torchrun", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d")
+    nodes = (*torchrun, "--rdzv-endpoint", address, "--no-python", *script, "nodes", *few)
+    with ThreadPoolExecutor(2) as pool:
+        said = "".join(pool.map(lambda _: run(*nodes, cwd=folder, **environment), range(2)))
+    run(*script, "one", *few, "--update-freq", "2", cwd=folder, **environment)
+    assert "x 2 worker" in said
+    two, one = (checkpoints.load(folder / name / "checkpoint_last.pt") for name in ("nodes", "one"))
+    meters = [
+        {key: meter for _, key, _, meter in dict(state["extra_state"]["metrics"])["train"]}
+        for state in (two, one)
+    ]
+    for key in ("loss", "gnorm"):
+        last = [float(each[key]["val"]) for each in meters]
+        mean = [float(each[key]["sum"] / each[key]["count"]) for each in meters]
+        assert (last[0], mean[0]) == pytest.approx((last[1], mean[1]), abs=1e-5)
+    for name, weight in one["model"].items():
+        torch.testing.assert_close(two["model"][name], weight, atol=1e-5, rtol=0)
+
+
+def test_a_process_that_is_killed_ends_the_other(folder: Path, root: Path, corpus: Path) -> None:
+    """Both were training; fairseq's own words about the lost connection come before ours."""
+    command = ["bash", str(root / "scripts" / "pretrain.sh"), "corpus", "killed", "--no-save"]
+    environment = {**os.environ, "ARCH": "tupe_r_tiny", "NPROC": "2", "OMP_NUM_THREADS": "1"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    command += flags(max_update="1000000", total_num_update="1000000", batch_size="4")
+    with started(args=command, cwd=folder, env=environment) as process:
+        while "num_updates=3," not in process.stdout.readline():
+            assert process.poll() is None
+        own = subprocess.run(["pgrep", "-P", str(process.pid)], stdout=subprocess.PIPE, text=True, check=True)
+        first, second = map(int, own.stdout.split())
+        os.kill(second, signal.SIGKILL)
+        rest, _ = process.communicate(timeout=60)
+        assert process.returncode == 1
+    last = rest.splitlines()[-1]
+    assert re.match(r"pretrain: worker [01] of 2 was ended by SIGKILL \(the system does that where mem", last)
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+
+
+def test_two_processes_refuse_in_one_sentence(folder: Path, root: Path, corpus: Path) -> None:
+    command = ("bash", root / "scripts" / "pretrain.sh", "corpus", "refused", *flags(batch_size="999999"))
+    failed = attempt(*command, cwd=folder, ARCH="tupe_r_tiny", NPROC="2")
+    assert failed.returncode == 1
+    assert failed.stdout.splitlines()[-1].startswith("pretrain: corpus/bin (train, epoch 1) has ")
+    assert "an update needs 1,999,998 (--batch-size 999999 x --update-freq 1 x 2 process" in failed.stdout
+    assert "Traceback" not in failed.stdout
+    assert failed.stdout.count("pretrain: ") == 1
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +333,9 @@ def test_what_does_not_fit_is_one_sentence(
             given = []
         failed = attempt(*command, save_dir, *flags(), *given, cwd=folder, ARCH="bert_a_tiny")
         assert failed.returncode == 1
-        assert sentence in failed.stdout.splitlines()[-1]
+        last = failed.stdout.splitlines()[-1]
+        assert last.startswith("pretrain: ") and sentence in last
+        assert "Traceback" not in failed.stdout
     assert not witness.exists()
 
 
@@ -334,7 +378,7 @@ def test_dry_run_prints_the_command(root: Path, corpus: Path, tmp_path: Path) ->
         DRY_RUN="1",
         ARCH="tupe_a_small",
     )
-    assert output.startswith("fairseq-train ")
+    assert output.startswith("python -m tupe_fairseq.train ")
     assert output.count(" --lr ") == 2
     assert output.rstrip().endswith("--lr 7"), "the user's flags come last"
     assert list(tmp_path.iterdir()) == []

@@ -630,7 +630,7 @@ def test_finetuning_script_needs_a_checkpoint_and_data(tmp_path: Path, root: Pat
     missing = script(root, "finetune_glue.sh", "RTE", tmp_path / "bin", tmp_path / "c.pt", tmp_path / "save")
     assert missing.returncode == 1
     assert missing.stderr == (
-        f"finetune_glue.sh: no checkpoint {tmp_path}/c.pt; scripts/pretrain.sh makes one\n"
+        f"finetune_glue: no checkpoint {tmp_path}/c.pt; scripts/pretrain.sh makes one\n"
     )
     missing = script(root, "finetune_glue.sh", "CoLA", tmp_path / "bin", tmp_path / "c.pt", tmp_path / "save")
     assert missing.returncode == 1
@@ -646,7 +646,7 @@ def test_finetuning_script_prints_its_command(tmp_path: Path, root: Path, corpus
     shown = script(root, "finetune_glue.sh", *arguments, "--batch-size", 8, "--lr", "1e-3", DRY_RUN="1")
     assert shown.returncode == 0, shown.stderr
     words = shown.stdout.split()
-    assert words[0] == "fairseq-train" and str(tmp_path / "bin/RTE") in words
+    assert words[:3] == ["python", "-m", "tupe_fairseq.train"] and str(tmp_path / "bin/RTE") in words
     assert words[words.index("--finetune-from-model") + 1] == str(tmp_path / "c.pt")
     assert words[words.index("--total-num-update") + 1] == "50"  # 5 batches of the user's 8 rows, 10 epochs
     assert words[-4:] == ["--batch-size", "8", "--lr", "1e-3"]

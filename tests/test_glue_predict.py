@@ -584,7 +584,7 @@ def test_save_dirs_of_other_data_are_refused(
     failed = finetune(root, rte, pretrained, tmp_path / "run", attempt)
     assert failed.returncode == 1
     assert failed.stdout.splitlines()[-1] == (
-        f"finetune_glue.sh: {tmp_path}/run/task.json differs from {rte}/RTE/task.json: "
+        f"finetune_glue: {tmp_path}/run/task.json differs from {rte}/RTE/task.json: "
         "these are checkpoints of other data; name another SAVE_DIR"
     )
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["task.json"]

@@ -221,7 +221,7 @@ def test_nothing_to_report_is_one_sentence(damaged: bool, tmp_path: Path) -> Non
         sentence = f"{path} is damaged; delete it, and the run is done again"
     with pytest.raises(SystemExit) as exit:
         glue_cli.main(["report", str(tmp_path)])
-    assert exit.value.code == f"python -m tupe_fairseq.glue: {sentence}"
+    assert exit.value.code == f"glue: {sentence}"
 
 
 @pytest.mark.slow

@@ -600,5 +600,5 @@ def test_the_script_explains_itself(root: Path, tmp_path: Path) -> None:
     failed = attempt("bash", root / "scripts" / "sweep_glue.sh", "bin", cwd=tmp_path)
     assert (failed.returncode, failed.stdout) == (
         1,
-        "sweep_glue.sh: needs GLUE_BIN, CHECKPOINT and RUNS (see -h)\n",
+        "sweep_glue: needs GLUE_BIN, CHECKPOINT and RUNS (see -h)\n",
     )

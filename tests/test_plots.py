@@ -231,6 +231,6 @@ def test_what_is_missing_is_said_in_one_sentence(
     with pytest.raises(SystemExit) as exit:
         plots.main()
     assert isinstance(exit.value.code, str), "Python prints it and exits with status 1"
-    assert exit.value.code.startswith(f"python -m tupe_fairseq.plots: {sentence}")
+    assert exit.value.code.startswith(f"plots: {sentence}")
     assert "\n" not in exit.value.code
     assert list(tmp_path.iterdir()) == []

@@ -28,9 +28,12 @@ SHAPE += ["--encoder-attention-heads", "2", "--max-positions", "8", "--tokens-pe
 
 
 def data(folder: Path, name: str, pieces: list[str]) -> Path:
-    """A data folder that has a dictionary alone."""
+    """A data folder that has a dictionary, and no text in its files."""
     (folder / name).mkdir()
     (folder / name / "dict.txt").write_text("".join(f"{piece} 1\n" for piece in pieces))
+    for split in ("train", "valid"):
+        for suffix in (".bin", ".idx"):
+            (folder / name / f"{split}{suffix}").touch()  # looked for before a model is built, and not read
     return folder / name
 
 

@@ -638,7 +638,18 @@ def pretrained(root: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactor
         with TokenFile(corpus / "bin" / split, 300) as file:
             for i in range(64):
                 file.add([*range(4 + i, 24 + i), EOS])
-    flags = ["--max-update", 2, "--tokens-per-sample", 64, "--encoder-layers", 1, "--encoder-embed-dim", 16]
+    flags = [
+        "--batch-size",
+        16,
+        "--max-update",
+        2,
+        "--tokens-per-sample",
+        64,
+        "--encoder-layers",
+        1,
+        "--encoder-embed-dim",
+        16,
+    ]
     run(root, "pretrain.sh", corpus, folder, *flags, ARCH="tupe_r_tiny")
     return folder / "checkpoint_last.pt"
 

@@ -41,13 +41,13 @@ def last_line(result: subprocess.CompletedProcess) -> str:
 
 def test_no_such_interpreter(root: Path, tmp_path: Path) -> None:
     message = last_line(setup(root, tmp_path, PYTHON=tmp_path / "none"))
-    assert message.startswith("setup.sh: no Python runs as")
+    assert message.startswith("setup: no Python runs as")
     assert "PYTHON=" in message
 
 
 def test_too_old_an_interpreter(root: Path, tmp_path: Path) -> None:
     message = last_line(setup(root, tmp_path, PYTHON=python(tmp_path / "python", "3.8")))
-    assert message == "setup.sh: Python 3.8 is too old; name 3.9 or newer with PYTHON=, best 3.11"
+    assert message == "setup: Python 3.8 is too old; name 3.9 or newer with PYTHON=, best 3.11"
 
 
 def test_no_compiler_where_one_is_needed(root: Path, tmp_path: Path) -> None:

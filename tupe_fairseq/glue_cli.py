@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         args.run(args)
     except (OSError, ValueError) as error:
-        sys.exit(f"{parser.prog}: {error}")
+        sys.exit(f"glue: {error}")
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:

@@ -32,8 +32,9 @@ from omegaconf import II, MISSING
 from .attention import choose
 from .blocks import EveryRowDataset, FirstTokenDataset, SplitLinesDataset, word_starts
 from .linear import ONEDNN_IS_FASTER
-from .tupe_task import TupeTask, whole_config
-from .vocabulary import DICTIONARY_FILE
+from .preflight import check_files, check_run, start, valid_subsets, whole_config
+from .tupe_task import TupeTask
+from .vocabulary import DICTIONARY_FILE, dictionary_fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -78,11 +79,12 @@ class TupeMaskedLMTask(TupeTask):
 
     @classmethod
     def setup_task(cls, cfg: TupeMaskedLMConfig, **kwargs: Any) -> "TupeMaskedLMTask":
-        """Reads the dictionary of the (first) data folder.
+        """Reads the dictionary of the (first) data folder; where a training starts, looks at all folders.
 
         Raises:
-            ValueError: a block would hold no text, or the shares of masked tokens are impossible.
-            FileNotFoundError: no dictionary there.
+            ValueError: a block would hold no text, the shares of masked tokens are impossible, or a folder
+                has another dictionary than the first.
+            FileNotFoundError: no dictionary, or no text, in a folder.
         """
         if cfg.tokens_per_sample < 4:
             raise ValueError(
@@ -94,13 +96,13 @@ class TupeMaskedLMTask(TupeTask):
                 f"--mask-prob {cfg.mask_prob} must lie between 0 and 1, and --leave-unmasked-prob and "
                 f"--random-token-prob {tuple(shares.values())} add up to 1 at most"
             )
-        path = Path(utils.split_paths(cfg.data)[0], DICTIONARY_FILE)
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"no dictionary {path}; scripts/prepare_corpus.sh makes one in CORPUS/bin"
-            )
-        dictionary = Dictionary.load(str(path))
+        folders = [Path(path) for path in utils.split_paths(cfg.data)]
+        dictionary = read_dictionary(folders[0])
         logger.info("dictionary: %s types", f"{len(dictionary):,}")
+        whole = start(cfg, **kwargs)
+        if whole:
+            check_run(whole)
+            check_shards(folders, valid_subsets(whole))
         return cls(cfg, dictionary)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
@@ -126,6 +128,7 @@ class TupeMaskedLMTask(TupeTask):
             freq_weighted_replacement=self.cfg.freq_weighted_replacement,
             mask_whole_words=word_starts(self.dictionary) if self.cfg.mask_whole_words else None,
         )
+        self.check_rows(split, len(blocks), epoch)
         masked, target = FirstTokenDataset(masked, bos), FirstTokenDataset(target, pad)
         with data_utils.numpy_seed(self.cfg.seed):
             shuffle = np.random.permutation(len(blocks))
@@ -178,6 +181,39 @@ class TupeMaskedLMTask(TupeTask):
             for line in describe_run(model, whole):
                 logger.info(line)
         return model
+
+
+def read_dictionary(folder: Path) -> Dictionary:
+    """The dictionary of a folder of prepared text.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    path = folder / DICTIONARY_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"no dictionary {path}; scripts/prepare_corpus.sh makes one in CORPUS/bin")
+    return Dictionary.load(str(path))
+
+
+def check_shards(folders: Sequence[Path], subsets: Sequence[str]) -> None:
+    """Looks at what later epochs will read, so that a run does not end at its second shard.
+
+    Args:
+        folders: of prepared text, taken in turn; validations read the first.
+        subsets: names of the data sets of validations.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a folder has other pieces than the first, so its ids mean something else.
+    """
+    check_files([*(folder / "train" for folder in folders), *(folders[0] / name for name in subsets)])
+    first, *others = (dictionary_fingerprint(read_dictionary(folder).symbols) for folder in folders)
+    for folder, other in zip(folders[1:], others):
+        if other != first:
+            raise ValueError(
+                f"{folder / DICTIONARY_FILE} has other pieces than {folders[0] / DICTIONARY_FILE}; "
+                "train on folders of one vocabulary"
+            )
 
 
 def describe_run(model: torch.nn.Module, cfg: Any) -> list[str]:

@@ -171,7 +171,7 @@ def main() -> None:
         else:
             plot_curves(args.runs, args.out)
     except (ValueError, OSError) as error:
-        sys.exit(f"{parser.prog}: {error}")
+        sys.exit(f"plots: {error}")
     print(f"wrote {args.out}")
 
 

@@ -27,6 +27,7 @@ from omegaconf import II, MISSING
 
 from .checkpoints import GLUE_TASK
 from .glue import BATCH_MEAN, LONGEST, PreparedTask, labelled
+from .preflight import check_run, start, valid_subsets
 from .sentence_criterion import ROWS, log_scores
 from .sentence_rows import DealtRowsDataset, existing, load_rows, load_targets
 from .tupe_task import TupeTask
@@ -72,7 +73,7 @@ class TupeSentencePredictionTask(TupeTask):
 
         Raises:
             FileNotFoundError: one of them does not exist.
-            ValueError: a row would hold no text.
+            ValueError: a row would hold no text, or the task has no rows that a training needs.
         """
         prepared = PreparedTask.load(Path(cfg.data))
         least = prepared.task.least_tokens
@@ -81,6 +82,15 @@ class TupeSentencePredictionTask(TupeTask):
                 f"--tokens-per-sample {cfg.tokens_per_sample} leaves no room for text; "
                 f"{prepared.task.name} needs {least} or more"
             )
+        whole = start(cfg, **kwargs)
+        if whole:
+            check_run(whole)
+            for split in ("train", *valid_subsets(whole)):
+                if split not in prepared.rows:
+                    raise ValueError(
+                        f"{cfg.data} has no {split} rows (--valid-subset); "
+                        f"there are {', '.join(prepared.rows)}"
+                    )
         dictionary = Dictionary.load(str(existing(Path(cfg.data, DICTIONARY_FILE))))
         logger.info("%s: %s", prepared.task.name, ", ".join(prepared.task.labels) or "regression")
         return cls(cfg, dictionary, prepared)
@@ -98,6 +108,7 @@ class TupeSentencePredictionTask(TupeTask):
             "%s: %s rows, %s (%.2f%%) cut to %s tokens",
             *(split, f"{len(rows):,}", rows.cut, 100 * rows.cut / len(rows), longest),
         )
+        self.check_rows(split, len(rows), kwargs.get("epoch", 1))
         batch = {
             "id": IdDataset(),
             "net_input": {

@@ -6,14 +6,13 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
-from omegaconf import OmegaConf
 
 from .blocks import adjust_iterator
 from .checkpoints import VOCABULARY
 from .optimizer import mark_no_decay
+from .preflight import check_batch, start
 from .restoring import check_start, find_start
 from .vocabulary import MASK, dictionary_fingerprint
 
@@ -53,18 +52,33 @@ class TupeTask(FairseqTask):
             FileNotFoundError: that does not exist.
             ValueError: it does not fit, or the metric that is to choose checkpoints does not exist.
         """
+        whole = start(cfg, from_checkpoint)
+        if whole:
+            self._check_metric(whole)
         model = super().build_model(cfg, from_checkpoint)
         self.prepare_model(model)
-        whole = whole_config(cfg)
-        if "checkpoint" in whole and not from_checkpoint:
-            self._check_metric(whole)
-            _check_device(whole.common)
+        if whole:
             if getattr(whole.optimizer, "selective_weight_decay", False):
                 mark_no_decay(model)
-            start = find_start(whole["checkpoint"])
-            if start is not None:
-                check_start(start, model, self.state_dict())
+            begin = find_start(whole["checkpoint"])
+            if begin is not None:
+                check_start(begin, model, self.state_dict())
         return model
+
+    def check_rows(self, split: str, rows: int, epoch: int) -> None:
+        """Refuses training data that is too small for an update; a later shard in the midst of a run is told.
+
+        Raises:
+            ValueError: an update asks for more rows.
+        """
+        whole = start(self.cfg)
+        if whole and split == "train":
+            try:
+                check_batch(rows, f"{self.cfg.data} ({split}, epoch {epoch})", whole)
+            except ValueError as error:
+                if epoch == 1:
+                    raise
+                logger.warning(error)
 
     def prepare_model(self, model: Any) -> None:
         """What a task changes in a model before any weights are loaded into it."""
@@ -96,14 +110,3 @@ class TupeTask(FairseqTask):
     def target_dictionary(self) -> Dictionary:
         """The same vocabulary."""
         return self.dictionary
-
-
-def _check_device(common: Any) -> None:
-    for name in ("fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp"):
-        if common[name] and (common.cpu or not torch.cuda.is_available()):
-            raise ValueError(f"--{name.replace('_', '-')} needs a GPU, and this run has none; leave it out")
-
-
-def whole_config(cfg: Any) -> Any:
-    """fairseq's whole configuration; it passes the model's part, which knows the whole it is part of."""
-    return cfg._get_root() if OmegaConf.is_config(cfg) else {}

@@ -169,7 +169,7 @@ def main() -> None:
     try:
         counts = write(documents, args.out, args.seed)
     except (ValueError, OSError) as error:
-        sys.exit(f"{parser.prog}: {error}")
+        sys.exit(f"word_order: {error}")
     counts.update((f"removed {what}", count) for what, count in tally.removed.items() if count)
     print(", ".join(f"{count:,} {what}" for what, count in counts.items()))
 
