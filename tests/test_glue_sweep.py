@@ -507,7 +507,7 @@ def test_tensorboard_has_a_row_for_each_run(tmp_path: Path) -> None:
 
 
 # A Python in front of the real one on PATH. At first, the run at 3e-5 with seed 1 ends after an epoch; then
-# the sweep, the parent of its script, whose place Python has taken, is ended, and the run would go on for ever.
+# sweep, the parent of its script, in whose place Python is, ends, and the run would go on for ever.
 CUTTING = """#!/usr/bin/env bash
 set -e
 [[ "$2" == tupe_fairseq.train ]] || exec "{real}" "$@"
