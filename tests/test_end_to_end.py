@@ -155,6 +155,7 @@ def test_the_user_beats_architecture_and_recipe(folder: Path, root: Path, corpus
         cwd=folder,
         ARCH="tupe_a_tiny",
         CONFIG=str(config),
+        LOGLEVEL="DEBUG",  # which shows the configuration
     )
     shown = output[output.index("'model': {") :]
     model = dict(re.findall(r"'(\w+)': '?([\w.]+)", shown[: shown.index("}")]))

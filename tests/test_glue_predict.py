@@ -520,6 +520,8 @@ def pretrained(root: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactor
 
 FLAGS = ("--batch-size", "16", "--num-workers", "0", "--lr", "1e-3")
 SHAPE = (
+    "--batch-size",
+    "2",
     "--max-update",
     "1",
     "--tokens-per-sample",

@@ -206,3 +206,18 @@ def test_under_slurm_a_torchrun_a_node(place: Path) -> None:
         "--nnodes 2 --nproc-per-node gpu --rdzv-backend c10d --rdzv-id 1234567 --rdzv-endpoint n1:24567 "
         "--no-python bash scripts/pretrain.sh corpus ein Lauf\n"
     )
+
+
+@pytest.mark.parametrize(
+    "environment, count", [({}, "1"), ({"NPROC": "3"}, "3"), ({"WORLD_SIZE": "16"}, "16")], ids=str
+)
+def test_updates_of_fine_tuning_are_counted_for_all_processes(
+    place: Path, environment: dict[str, str], count: str
+) -> None:
+    """The stand-in prints what it is asked, and so the first command's words are among the second's."""
+    (place / "glue" / "RTE").mkdir(parents=True)
+    (place / "model.pt").touch()
+    done = attempt(place, "finetune_glue", "RTE", "glue", "model.pt", "save", **environment)
+    words = done.stdout.splitlines()
+    asked = words.index("tupe_fairseq.glue_flags")
+    assert words[asked + 1 : asked + 6] == ["RTE", "glue", "model.pt", "--distributed-world-size", count]
