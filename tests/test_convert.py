@@ -111,7 +111,10 @@ def test_logits_are_the_authors(golden: Path, converted: Path, variant: str, kin
 def test_options_are_the_authors(golden: Path, converted: Path, variant: str, kind: str) -> None:
     path = converted / f"{variant}_tiny{kind}" / "model.pt"
     options = checkpoints.model_options(checkpoints.load(path), path)
-    assert options.keys() == {field.name for field in fields(TupeConfig)} - {"resize_positions", "attention_impl"}
+    assert options.keys() == {field.name for field in fields(TupeConfig)} - {
+        "resize_positions",
+        "attention_impl",
+    }
     config = json.loads(str(numbers_of(golden, f"{variant}_tiny{kind}")["config/json"]))
     for name in options.keys() - {"_name", "variant"}:
         assert options[name] == config.get(name, 0.0), f"{name}; of dropout there is none"

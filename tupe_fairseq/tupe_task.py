@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq.data import Dictionary
+from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 
 from .blocks import adjust_iterator
 from .checkpoints import VOCABULARY
 from .optimizer import mark_no_decay
-from .restoring import check_start, find_start
+from .restoring import check_start, find_start, finished, running_averages, skip_damaged
+from .safeguards import install
+from .save_folder import lock, remove_leftovers
 from .vocabulary import MASK, dictionary_fingerprint
 
 logger = logging.getLogger(__name__)
@@ -27,6 +32,7 @@ class TupeTask(FairseqTask):
         super().__init__(cfg)
         self.dictionary = dictionary
         self.mask_idx = dictionary.add_symbol(MASK)  # behind the last piece, in every task
+        self._averages: dict[str, Any] = {}
         self.fingerprint = dictionary_fingerprint(dictionary.symbols)
         self.state.merge_state_dict({VOCABULARY: self.fingerprint})  # fairseq keeps it in checkpoints
 
@@ -61,10 +67,36 @@ class TupeTask(FairseqTask):
             _check_device(whole.common)
             if getattr(whole.optimizer, "selective_weight_decay", False):
                 mark_no_decay(model)
-            start = find_start(whole["checkpoint"])
-            if start is not None:
-                check_start(start, model, self.state_dict())
+            install()
+            self._start(model, whole)
         return model
+
+    def _start(self, model: Any, whole: Any) -> None:
+        """Takes SAVE_DIR, and looks at the checkpoint that the training starts from."""
+        options = whole["checkpoint"]
+        if whole.distributed_training.distributed_rank == 0 and not options.no_save:
+            take(Path(options.save_dir))
+        skip_damaged(options)
+        start = find_start(options)
+        if start is None:
+            return
+        check_start(start, model, self.state_dict())
+        end = finished(start, whole)
+        if end is not None:
+            logger.info(end)
+            sys.exit(0)
+        if start.resumed and not options.reset_meters:
+            self._averages = running_averages(start)
+
+    def begin_epoch(self, epoch: int, model: Any) -> None:
+        """Takes up the averages of the log where the run was cut.
+
+        fairseq drops all averages at the end of an epoch, also those between two lines of the log, which
+        reach over it.
+        """
+        super().begin_epoch(epoch, model)
+        metrics.load_state_dict(self._averages)
+        self._averages = {}
 
     def prepare_model(self, model: Any) -> None:
         """What a task changes in a model before any weights are loaded into it."""
@@ -96,6 +128,18 @@ class TupeTask(FairseqTask):
     def target_dictionary(self) -> Dictionary:
         """The same vocabulary."""
         return self.dictionary
+
+
+def take(save_dir: Path) -> None:
+    """SAVE_DIR for this run alone, without the half files of one that was killed.
+
+    Raises:
+        ValueError: another run trains into it.
+    """
+    if save_dir.is_dir():  # fairseq-train has made it
+        lock(save_dir)
+        for name in remove_leftovers(save_dir):
+            logger.info("removed %s, a checkpoint that was not written to its end", save_dir / name)
 
 
 def _check_device(common: Any) -> None:
