@@ -283,7 +283,7 @@ def test_a_cut_run_goes_on_or_starts_anew(left: str, folder: Path, capsys: pytes
     (folder / "finetune.sh").write_text(STAND_IN)
     main(words("RTE", rates="2e-5", seeds="1"))
     assert last.exists() == (where / "tensorboard" / "old").exists() == (left == "whole")
-    assert ("cut off while it was written; that run starts anew" in capsys.readouterr().out) == (
+    assert ("it was cut off, or is no checkpoint); that run starts anew" in capsys.readouterr().out) == (
         left == "cut"
     )
     assert len(calls(folder)) == 2

@@ -17,7 +17,14 @@ from tupe_fairseq.model import TupeModel
 from tupe_fairseq.positional import reset_cls
 from tupe_fairseq.variants import VARIANTS
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "ATTRIBUTION.md", "data/README.md", "docs/thetas.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "ATTRIBUTION.md",
+    "data/README.md",
+    "docs/thetas.md",
+    "docs/reliability.md",
+)
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import checkpoints
 from .glue import KNOWN
 from .glue_plan import Run, differences
 from .glue_results import Result, write_json
+from .save_folder import damage, newest
 
 LOCK_FILE = ".lock"
 SWEEP_FILE = "sweep.json"
@@ -107,11 +107,10 @@ def register(all_runs: list[Run], by_task: Mapping[str, dict[str, Any]], runs: P
 def make_ready(folder: Path) -> None:
     """Prepares the start of a run, from its last checkpoint or without the logs of an earlier start."""
     last = folder / LAST
-    if last.exists():
-        try:
-            checkpoints.load(last)
-            return
-        except ValueError:  # fairseq copies checkpoint_best.pt to it, and can be ended meanwhile
-            print(f"{last} was cut off while it was written; that run starts anew", flush=True)
-            last.unlink()
+    problem = damage(last) if last.exists() else None
+    if (last.exists() and not problem) or newest(folder, but=last):
+        return  # the training goes on from a whole checkpoint
+    if problem:
+        print(f"{last} cannot be used ({problem}); that run starts anew", flush=True)
+        last.unlink()
     shutil.rmtree(folder / "tensorboard", ignore_errors=True)

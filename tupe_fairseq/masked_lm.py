@@ -26,6 +26,7 @@ from fairseq.data import (
     data_utils,
 )
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
@@ -168,6 +169,26 @@ class TupeMaskedLMTask(TupeTask):
             )
         logger.info("%s: %s blocks from %s", split, f"{len(blocks):,}", path)
         return blocks
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        """Logs what fairseq logs; a batch without a masked token has no loss, and counts for nothing."""
+        if sum(log.get("sample_size", 0) for log in logging_outputs):
+            super().reduce_metrics(logging_outputs, criterion)
+        else:
+            logger.warning("a batch without a masked token: it has no loss, and teaches nothing")
+            metrics.log_scalar("loss", 0.0, weight=0, round=3)
+
+    def post_validate(self, model: Any, stats: dict, agg: Any) -> None:
+        """Refuses a validation that has no loss to choose checkpoints by.
+
+        Raises:
+            ValueError: no token of it was masked.
+        """
+        if not agg["loss"].count:
+            raise ValueError(
+                f"no token of the validation text was masked: it is too short for --mask-prob "
+                f"{self.cfg.mask_prob}; give more text, or --disable-validation"
+            )
 
     def metric_names(self) -> dict[str, Sequence[str]]:
         """What a validation reports, by the name of the criterion."""

@@ -16,10 +16,9 @@ from torch import Tensor
 from . import checkpoints
 from .checkpoints import SHAPE
 from .model import TupeModel
+from .save_folder import LAST, damage, newest
 
 logger = logging.getLogger(__name__)
-
-_LAST = "checkpoint_last.pt"  # fairseq's default of --restore-file
 
 
 class Start(NamedTuple):
@@ -27,7 +26,56 @@ class Start(NamedTuple):
 
     path: Path
     resumed: bool  # with the optimizer's state, which has the shapes of the weights
-    own: bool = False  # the last of SAVE_DIR
+    own: bool = False  # of SAVE_DIR
+
+
+def skip_damaged(options: Any) -> None:
+    """Where SAVE_DIR's last checkpoint is damaged or gone, has fairseq go on from the newest whole one there.
+
+    Args:
+        options: fairseq's group of options ``checkpoint``, which is changed.
+
+    Raises:
+        ValueError: there are checkpoints, but none of them is whole.
+    """
+    folder, suffix = Path(options.save_dir), options.checkpoint_suffix
+    if options.restore_file != LAST or suffix or not any(folder.glob("checkpoint*.pt")):
+        return
+    last = folder / LAST
+    problem = damage(last) if last.exists() else "there is no such file"
+    if problem is None:
+        return
+    whole = newest(folder, but=last)
+    if whole is None:
+        raise ValueError(
+            f"{last} cannot be used ({problem}), and {folder} has no other whole checkpoint to go on from; "
+            "put a copy in its place, or name another --save-dir to begin anew"
+        )
+    logger.warning("%s cannot be used (%s); going on from %s", last, problem, whole)
+    options.restore_file, options.finetune_from_model = str(whole.path), None
+
+
+def finished(start: Start, whole: Any) -> str | None:
+    """That nothing is left to do, as a sentence, where the checkpoint is the end of this very run.
+
+    fairseq looks at --max-update after an update, and would do one more.
+
+    Args:
+        whole: fairseq's whole configuration.
+    """
+    if not (start.own and start.resumed):
+        return None
+    state, limits = checkpoints.load(start.path), whole.optimization
+    updates = state["optimizer_history"][-1].get("num_updates", 0)
+    data = state["extra_state"].get("train_iterator", {})
+    epochs = 0 if whole.checkpoint.reset_dataloader else data.get("epoch", 1) - 1
+    if 0 < limits.max_update <= updates:
+        done, flag, limit = f"{updates:,} updates", "--max-update", limits.max_update
+    elif 0 < limits.max_epoch <= epochs:
+        done, flag, limit = f"{epochs:,} epochs", "--max-epoch", limits.max_epoch
+    else:
+        return None
+    return f"{whole.checkpoint.save_dir} is finished: {done} of {flag} {limit}; nothing was changed"
 
 
 def find_start(options: Any) -> Start | None:
@@ -37,9 +85,10 @@ def find_start(options: Any) -> Start | None:
         options: fairseq's group of options ``checkpoint``.
     """
     suffix, resumed = options.checkpoint_suffix, not options.reset_optimizer
-    if options.restore_file != _LAST:
-        return Start(Path(options.restore_file.replace(".pt", f"{suffix}.pt")), resumed)
-    last = Path(options.save_dir, _LAST.replace(".pt", f"{suffix}.pt"))
+    if options.restore_file != LAST:  # fairseq's default
+        path = Path(options.restore_file.replace(".pt", f"{suffix}.pt"))
+        return Start(path, resumed, own=path.parent == Path(options.save_dir))
+    last = Path(options.save_dir, LAST.replace(".pt", f"{suffix}.pt"))
     if last.exists():
         return Start(last, resumed, own=True)
     if options.continue_once is not None:
@@ -47,6 +96,12 @@ def find_start(options: Any) -> Start | None:
     if options.finetune_from_model is not None:
         return Start(Path(options.finetune_from_model), resumed=False)
     return None
+
+
+def running_averages(start: Start) -> dict[str, Any]:
+    """What fairseq had averaged since the last line of the log, by the name of the average."""
+    averages = checkpoints.load(start.path)["extra_state"].get("metrics", {})
+    return {name: state for name, state in averages.items() if name == "train_inner"}
 
 
 def check_start(start: Start, model: TupeModel, task_state: dict[str, Any]) -> None:

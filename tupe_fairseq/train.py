@@ -30,7 +30,7 @@ def main() -> None:
             launch(count, "tupe_fairseq.train", given)
         else:
             train(given)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         if not refused_here(error):
             raise
         sys.exit(1 if leave_word(str(error), os.environ) else f"{command}: {error}")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary
+from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
 
 from .blocks import adjust_iterator
 from .checkpoints import VOCABULARY
 from .optimizer import mark_no_decay
 from .preflight import check_batch, start
-from .restoring import check_start, find_start
+from .restoring import check_start, find_start, finished, running_averages, skip_damaged
+from .safeguards import install
+from .save_folder import lock, remove_leftovers
 from .vocabulary import MASK, dictionary_fingerprint
 
 logger = logging.getLogger(__name__)
@@ -26,6 +31,7 @@ class TupeTask(FairseqTask):
         super().__init__(cfg)
         self.dictionary = dictionary
         self.mask_idx = dictionary.add_symbol(MASK)  # behind the last piece, in every task
+        self._averages: dict[str, Any] = {}
         self.fingerprint = dictionary_fingerprint(dictionary.symbols)
         self.state.merge_state_dict({VOCABULARY: self.fingerprint})  # fairseq keeps it in checkpoints
 
@@ -60,10 +66,36 @@ class TupeTask(FairseqTask):
         if whole:
             if getattr(whole.optimizer, "selective_weight_decay", False):
                 mark_no_decay(model)
-            begin = find_start(whole["checkpoint"])
-            if begin is not None:
-                check_start(begin, model, self.state_dict())
+            install()
+            self._look_at_start(model, whole)
         return model
+
+    def _look_at_start(self, model: Any, whole: Any) -> None:
+        """Takes SAVE_DIR, and looks at the checkpoint that the training starts from."""
+        options = whole["checkpoint"]
+        if whole.distributed_training.distributed_rank == 0 and not options.no_save:
+            take(Path(options.save_dir))
+        skip_damaged(options)
+        begin = find_start(options)
+        if begin is None:
+            return
+        check_start(begin, model, self.state_dict())
+        end = finished(begin, whole)
+        if end is not None:
+            logger.info(end)
+            sys.exit(0)
+        if begin.resumed and not options.reset_meters:
+            self._averages = running_averages(begin)
+
+    def begin_epoch(self, epoch: int, model: Any) -> None:
+        """Takes up the averages of the log where the run was cut.
+
+        fairseq drops all averages at the end of an epoch, also those between two lines of the log, which
+        reach over it.
+        """
+        super().begin_epoch(epoch, model)
+        metrics.load_state_dict(self._averages)
+        self._averages = {}
 
     def check_rows(self, split: str, rows: int, epoch: int) -> None:
         """Refuses training data that is too small for an update; a later shard in the midst of a run is told.
@@ -110,3 +142,15 @@ class TupeTask(FairseqTask):
     def target_dictionary(self) -> Dictionary:
         """The same vocabulary."""
         return self.dictionary
+
+
+def take(save_dir: Path) -> None:
+    """SAVE_DIR for this run alone, without the half files of one that was killed.
+
+    Raises:
+        ValueError: another run trains into it.
+    """
+    if save_dir.is_dir():  # fairseq-train has made it
+        lock(save_dir)
+        for name in remove_leftovers(save_dir):
+            logger.info("removed %s, a checkpoint that was not written to its end", save_dir / name)

@@ -1,0 +1,97 @@
+"""A folder of checkpoints: one run at a time, no half files, and the newest checkpoint that is whole."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import checkpoints
+
+LAST = "checkpoint_last.pt"  # what fairseq goes on from
+LOCK = ".lock"
+_held: dict[Path, Any] = {}  # open until the process ends; closing the file would free the lock
+
+
+class Whole(NamedTuple):
+    """A checkpoint that can be read to its last byte."""
+
+    path: Path
+    updates: int
+
+    def __str__(self) -> str:
+        return f"{self.path} (update {self.updates})"
+
+
+def lock(folder: Path) -> None:
+    """Takes the folder for this process, until it ends in whatever way.
+
+    The kernel knows such a lock by the process: children that outlive it for a moment, as data workers of a
+    killed run do, do not keep it.
+
+    Raises:
+        ValueError: another process has it.
+    """
+    path = folder.resolve() / LOCK
+    if path in _held:
+        return
+    file = path.open("a+")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.seek(0)
+        holder = file.read().strip() or "another process"
+        file.close()
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        raise ValueError(
+            f"another run trains into {folder} ({holder}); wait for its end, stop it, or name another "
+            "SAVE_DIR"
+        ) from None
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    file.flush()
+    _held[path] = file
+
+
+def remove_leftovers(folder: Path) -> list[str]:
+    """Removes what kills have left of checkpoints half written; returns the names."""
+    parts = [*folder.glob(".*.pt.part"), *folder.glob("*.pt.tmp")]  # ours, and fairseq's own
+    for part in parts:
+        part.unlink(missing_ok=True)
+    return [part.name for part in parts]
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with the bytes of a checkpoint, which are all read; None where nothing is."""
+    if not path.stat().st_size:
+        return "it is empty"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            record = archive.testzip()
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError):
+        return "it was cut off, or is no checkpoint"
+    return f"the bytes of its part {record} have changed" if record else None
+
+
+def newest(folder: Path, but: Path | None = None) -> Whole | None:
+    """Of the whole checkpoints of a folder, that with the most updates; None where there is none.
+
+    Args:
+        but: one that does not count.
+    """
+    found = []
+    for path in sorted(folder.glob("checkpoint*.pt")):
+        if path == but or damage(path):
+            continue
+        try:
+            history = checkpoints.load(path)["optimizer_history"]
+            found.append(Whole(path, int(history[-1]["num_updates"])))
+        except (ValueError, TypeError, LookupError):
+            continue  # no checkpoint of a training
+    return max(found, key=lambda whole: (whole.updates, whole.path.name == LAST), default=None)
