@@ -348,7 +348,7 @@ def test_pretraining_starts_from_it(
     flags = said.splitlines()[-1].split()[2:]  # those that the conversion names, without its own start
     output = run(
         *("bash", ROOT / "scripts" / "pretrain.sh", corpus, "save", start, model / "model.pt", *flags),
-        *("--max-update", "2", "--lr", "0", "--num-workers", "0"),
+        *("--batch-size", "8", "--max-update", "2", "--lr", "0", "--num-workers", "0"),
         cwd=tmp_path,
         CONFIG=str(ROOT / "configs" / "tiny.args"),
     )

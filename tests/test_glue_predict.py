@@ -518,10 +518,8 @@ def pretrained(root: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactor
     return folder / "run"
 
 
-FLAGS = ("--batch-size", "16", "--num-workers", "0", "--lr", "1e-3")
+FLAGS = ("--batch-size", "2", "--num-workers", "0", "--lr", "1e-3")
 SHAPE = (
-    "--batch-size",
-    "2",
     "--max-update",
     "1",
     "--tokens-per-sample",
