@@ -18,5 +18,5 @@ cd -- "$ROOT"
 run ruff check .
 run ruff format --check .
 run mypy
-run shellcheck -x scripts/*.sh
+run shellcheck -x scripts/*.sh tests/*.sh
 run python -m pytest "$@"

@@ -67,7 +67,7 @@ class TupeTask(FairseqTask):
             _check_device(whole.common)
             if getattr(whole.optimizer, "selective_weight_decay", False):
                 mark_no_decay(model)
-            install()
+            install(whole.checkpoint.save_dir)
             self._start(model, whole)
         return model
 
