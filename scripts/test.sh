@@ -18,5 +18,5 @@ cd -- "$ROOT"
 run ruff check .
 run ruff format --check .
 run mypy
-run shellcheck -x scripts/*.sh scripts/*.sbatch
+run shellcheck -x scripts/*.sh scripts/*.sbatch tests/*.sh
 run_last python -m pytest "$@"

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -388,3 +389,104 @@ def test_fingerprint() -> None:
     assert dictionary_fingerprint(["a", "b"]) == (  # printf 'a\nb' | sha256sum
         "7e18f737311b2dc3b2f269dd78396b0351f14fb66efa879f768cb23181883c78"
     )
+
+
+def trained(folder: Path, name: str, updates: int, **progress: object) -> Path:
+    """A checkpoint in SAVE_DIR of so many updates."""
+    path = folder / "save" / f"checkpoint_{name}.pt"
+    save(configure(folder, "--no-save"), path)
+    state = torch.load(path)
+    state["optimizer_history"] = [{"lr_scheduler_state": {}, "num_updates": updates}]
+    state["extra_state"]["train_iterator"] |= progress
+    torch.save(state | {"last_optimizer_state": {}}, path)
+    return path
+
+
+@pytest.mark.parametrize("problem", ["cut", "gone"])
+def test_the_newest_whole_checkpoint_takes_the_place_of_a_damaged_one(
+    problem: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained(folder, "1_5", 5)
+    whole, last = trained(folder, "1_10", 10), trained(folder, "last", 12)
+    model = folder / "model.pt"
+    if problem == "cut":
+        last.write_bytes(last.read_bytes()[:-1])
+    else:
+        last.unlink()
+    cfg = configure(folder, "--finetune-from-model", model)  # which has been done: it is a run that goes on
+    build(cfg)
+    sentence = "it was cut off, or is no checkpoint" if problem == "cut" else "there is no such file"
+    assert f"{last} cannot be used ({sentence}); going on from {whole} (update 10)" in caplog.text
+    assert find_start(cfg.checkpoint) == Start(whole, resumed=True, own=True)
+    loaded: list[object] = []
+
+    class Trainer:
+        checkpoint_suffix = ""
+
+        def load_checkpoint(self, *given: object, **others: object) -> None:
+            loaded.extend(given)
+
+        def get_train_iterator(self, **others: object) -> Any:
+            return SimpleNamespace(epoch=1)
+
+        def lr_step(self, epoch: int) -> None:
+            pass
+
+    checkpoint_utils.load_checkpoint(cfg.checkpoint, Trainer())
+    assert loaded[:3] == [str(whole), False, False], "fairseq takes the same, with the optimizer"
+
+
+def test_no_whole_checkpoint_is_one_sentence(folder: Path) -> None:
+    paths = [trained(folder, "1_10", 10), trained(folder, "last", 12)]
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:-1])
+    assert refused(configure(folder)) == (
+        f"{paths[1]} cannot be used (it was cut off, or is no checkpoint), and {folder / 'save'} has no "
+        "other whole checkpoint to go on from; put a copy in its place, or name another --save-dir to begin "
+        "anew"
+    )
+
+
+@pytest.mark.parametrize(
+    "flags, sentence",
+    [
+        (["--max-update", "12"], "12 updates of --max-update 12"),
+        (["--max-update", "11"], "12 updates of --max-update 11"),
+        (["--max-epoch", "2"], "2 epochs of --max-epoch 2"),
+        (["--max-update", "13", "--max-epoch", "3"], None),
+        ([], None),
+        (["--max-update", "12", "--reset-optimizer"], None),
+        (["--max-epoch", "2", "--reset-dataloader"], None),
+    ],
+)
+def test_a_finished_run_ends_well_at_once(
+    flags: list[str], sentence: str | None, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After 12 updates the third epoch is about to begin."""
+    trained(folder, "last", 12, epoch=3, iterations_in_epoch=0)
+    caplog.set_level(logging.INFO)
+    if sentence is None:
+        build(configure(folder, *flags))
+    else:
+        with pytest.raises(SystemExit) as caught:
+            build(configure(folder, *flags))
+        assert not caught.value.code
+        assert f"{folder / 'save'} is finished: {sentence}; nothing was changed" in caplog.text
+
+
+def test_a_checkpoint_of_elsewhere_is_not_a_finished_run(folder: Path) -> None:
+    path = trained(folder, "last", 12)
+    build(configure(folder, "--restore-file", path, "--max-update", "12", save_dir="another"))
+
+
+def test_the_first_process_alone_takes_the_folder(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """N processes of one run share it, and --no-save needs none."""
+    (folder / "save").mkdir()
+    (folder / "save" / ".checkpoint_last.pt.part").touch()
+    caplog.set_level(logging.INFO)
+    build(configure(folder, "--distributed-rank", "1", "--distributed-world-size", "2"))
+    build(configure(folder, "--no-save"))
+    assert not (folder / "save" / ".lock").exists()
+    build(configure(folder))
+    assert [path.name for path in (folder / "save").iterdir()] == [".lock"]
+    assert "save/.checkpoint_last.pt.part, a checkpoint that was not written to its end" in caplog.text

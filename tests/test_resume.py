@@ -11,6 +11,8 @@ import pytest
 import tiny_run
 from tiny_run import ROOT, UPDATES, command, equal, losses, result, said, start, train
 
+from tupe_fairseq.save_folder import updates
+
 pytestmark = pytest.mark.slow
 
 
@@ -70,7 +72,7 @@ def test_killed_at_any_moment(folder: Path, corpora: str, unbroken: Path) -> Non
         status, output = train(words, log, PYTHONPATH=faults, KILL_AT=number)
         assert status == -signal.SIGKILL, output  # the script has become the training
         assert [path.name for path in save_dir.glob(".*.part")] == [f".checkpoint_{name}.pt.part"]
-        whole = {path.name: tiny_run.updates(path) for path in save_dir.glob("*.pt")}
+        whole = {path.name: updates(path) for path in save_dir.glob("*.pt")}
         assert whole.get("checkpoint_last.pt") == update
     group = stopped_at(15, words, log)
     try:

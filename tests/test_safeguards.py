@@ -145,3 +145,19 @@ def test_a_collapsed_loss_scale_says_what_to_change(tmp_path: Path) -> None:
     ) as caught:
         safeguards.guarded(train_step)(trainer(tmp_path), [])
     assert str(caught.value).endswith("a smaller --lr, more --warmup-updates, or --bf16 in place of --fp16")
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "no space"), OSError("said before"), ValueError()])
+def test_the_last_words_on_a_full_disk(
+    error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """As when TensorBoard finds it full."""
+    safeguards.save(STATE, str(tmp_path / "checkpoint_last.pt"))
+    seen = []
+    safeguards.with_last_words(lambda *given: seen.append(given), tmp_path)(type(error), error, None)
+    assert seen == [(type(error), error, None)]
+    words = capsys.readouterr().err
+    assert bool(words) == (getattr(error, "errno", None) == errno.ENOSPC)
+    assert (
+        not words or f"last good checkpoint is {tmp_path}/checkpoint_last.pt (update 7); make room" in words
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tupe_fairseq.save_folder import Whole, damage, lock, newest, remove_leftovers
+from tupe_fairseq.save_folder import Whole, damage, lock, newest, remove_leftovers, to_go_on_from
 
 HOLD = """
 import os, sys
@@ -76,21 +76,22 @@ def test_a_changed_bit_is_damage(tmp_path: Path) -> None:
     assert damage(path) == "the bytes of its part checkpoint_last/data/0 have changed"
 
 
-def test_the_newest_is_that_with_the_most_updates(tmp_path: Path) -> None:
-    assert newest(tmp_path) is None
-    files = {
-        name: checkpoint(tmp_path / f"checkpoint{name}.pt", n) for name, n in (("_1_9", 9), ("_1_10", 10))
-    }
-    assert newest(tmp_path) == Whole(files["_1_10"], 10)
-    best, last = (checkpoint(tmp_path / f"checkpoint_{name}.pt", 11) for name in ("best", "last"))
-    assert newest(tmp_path) == Whole(last, 11)
-    assert newest(tmp_path, but=last) == Whole(best, 11)
-    change_a_bit(best)
-    assert str(newest(tmp_path, but=last)) == f"{files['_1_10']} (update 10)"
+def test_what_a_training_goes_on_from(tmp_path: Path) -> None:
+    """Its last checkpoint; without a whole one, that with the most updates, however the names sort."""
+    assert to_go_on_from(tmp_path) is None
+    nine, ten = (checkpoint(tmp_path / f"checkpoint_1_{n}.pt", n) for n in (9, 10))
+    assert to_go_on_from(tmp_path) == Whole(ten, 10)
+    last = checkpoint(tmp_path / "checkpoint_last.pt", 8)
+    assert to_go_on_from(tmp_path) == Whole(last, 8)
+    change_a_bit(last)
+    assert to_go_on_from(tmp_path) == Whole(ten, 10)
+    change_a_bit(ten)
+    assert str(to_go_on_from(tmp_path)) == f"{nine} (update 9)"
+    assert newest(tmp_path, but=nine) is None
 
 
 def test_what_is_no_checkpoint_of_a_training_does_not_count(tmp_path: Path) -> None:
     torch.save({"model": {}}, tmp_path / "checkpoint_1_1.pt")
     torch.save([1], tmp_path / "checkpoint_1_2.pt")
     checkpoint(tmp_path / "crash.pt", 9)
-    assert newest(tmp_path) is None
+    assert to_go_on_from(tmp_path) is None

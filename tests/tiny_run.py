@@ -127,11 +127,6 @@ def losses(save_dir: Path, tag: str = "train_inner") -> dict[int, set[float]]:
     return found
 
 
-def updates(path: Path) -> int:
-    """The update of a checkpoint."""
-    return torch.load(path)["optimizer_history"][-1]["num_updates"]
-
-
 def said(output: str) -> str:
     """The last line that is no progress of torch or a shell."""
     return re.sub(r"^.*?\| ERROR \| [\w.]+ \| ", "", output.strip().splitlines()[-1])

@@ -6,6 +6,7 @@
   copies checkpoint_last.pt in place, and after a failure goes on writing behind the first half.
 - Weights that are no finite numbers are not saved.
 - A loss or gradient that is no finite number ends the run, with the update and the way back in the last line.
+- So does a disk that is full, also where it is TensorBoard that finds out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import logging
 import math
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +29,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 
-from .save_folder import newest
+from .save_folder import to_go_on_from
 from .whole_file import whole_file
 
 logger = logging.getLogger(__name__)
@@ -37,13 +39,14 @@ _ATTEMPTS, _PAUSE = 3, 2.5  # fairseq's, for file systems that fail for a moment
 _INSTALLED = "_of_tupe_fairseq"  # the plugin may be loaded twice, from two places
 
 
-def install() -> None:
+def install(save_dir: str) -> None:
     """Puts the functions below in place of fairseq's, once in a process."""
     if hasattr(Trainer, _INSTALLED):
         return
     checkpoint_utils.torch_persistent_save = save
     PathManager.copy = staticmethod(copy)
     Trainer.train_step = guarded(Trainer.train_step)
+    sys.excepthook = with_last_words(sys.excepthook, Path(save_dir))
     setattr(Trainer, _INSTALLED, True)
 
 
@@ -104,6 +107,17 @@ def guarded(train_step: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
+def with_last_words(hook: Callable[..., Any], folder: Path) -> Callable[..., None]:
+    """What Python does with an error that ends the process, and a sentence where that is a full disk."""
+
+    def say(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        hook(kind, error, trace)
+        if isinstance(error, OSError) and error.errno in _FULL:  # `save` and `copy` have said it themselves
+            print(f"fairseq-train: a log was not written, {_room_needed(folder)}", file=sys.stderr)
+
+    return say
+
+
 def explain(problem: str, update: int, folder: str) -> str:
     """One sentence: what happened at which update, and the way back."""
     if "loss scale" in problem:
@@ -114,7 +128,7 @@ def explain(problem: str, update: int, folder: str) -> str:
 
 
 def _way_back(folder: Path) -> str:
-    last = newest(folder)
+    last = to_go_on_from(folder)
     if last is None:
         return f"{folder} has no checkpoint yet, so the same command begins anew; give it"
     return f"the last good checkpoint is {last}, from which the same command goes on; give it"
@@ -142,13 +156,16 @@ def _full_disk_said(path: Path) -> Iterator[None]:
     except Exception as error:
         if not _is_full(error):
             raise
-        free = shutil.disk_usage(path.parent).free / 2**20
-        last = newest(path.parent)
-        kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
-        raise OSError(
-            f"{path} was not written, as the disk is full or a limit of sizes is reached ({free:,.0f} MiB "
-            f"are free); {kept}; make room and give the same command again"
-        ) from error
+        raise OSError(f"{path} was not written, {_room_needed(path.parent)}") from error
+
+
+def _room_needed(folder: Path) -> str:
+    free, last = shutil.disk_usage(folder).free / 2**20, to_go_on_from(folder)
+    return (
+        f"as the disk is full or a limit of sizes is reached ({free:,.1f} MiB are free); "
+        f"{f'the last good checkpoint is {last}' if last else 'there is no checkpoint yet'}; "
+        "make room and give the same command again"
+    )
 
 
 def _is_full(error: BaseException | None) -> bool:

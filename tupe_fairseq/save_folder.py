@@ -79,19 +79,34 @@ def damage(path: Path) -> str | None:
     return f"the bytes of its part {record} have changed" if record else None
 
 
-def newest(folder: Path, but: Path | None = None) -> Whole | None:
-    """Of the whole checkpoints of a folder, that with the most updates; None where there is none.
+def to_go_on_from(folder: Path) -> Whole | None:
+    """What a training in this folder goes on from: its last checkpoint, or the newest if that is damaged."""
+    last = folder / LAST
+    if last.exists() and not damage(last):
+        return Whole(last, updates(last))
+    return newest(folder, but=last)
 
-    Args:
-        but: one that does not count.
+
+def updates(path: Path) -> int:
+    """How many updates a checkpoint has seen.
+
+    Raises:
+        ValueError: it is no checkpoint of a training.
     """
+    try:
+        return int(checkpoints.load(path)["optimizer_history"][-1]["num_updates"])
+    except (TypeError, LookupError):
+        raise ValueError(f"{path} has no record of a training") from None
+
+
+def newest(folder: Path, but: Path) -> Whole | None:
+    """Of the whole checkpoints of a folder but one, that with the most updates; None where there is none."""
     found = []
     for path in sorted(folder.glob("checkpoint*.pt")):
         if path == but or damage(path):
             continue
         try:
-            history = checkpoints.load(path)["optimizer_history"]
-            found.append(Whole(path, int(history[-1]["num_updates"])))
-        except (ValueError, TypeError, LookupError):
-            continue  # no checkpoint of a training
-    return max(found, key=lambda whole: (whole.updates, whole.path.name == LAST), default=None)
+            found.append(Whole(path, updates(path)))
+        except ValueError:
+            continue
+    return max(found, key=lambda whole: whole.updates, default=None)

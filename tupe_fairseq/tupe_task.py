@@ -66,7 +66,7 @@ class TupeTask(FairseqTask):
         if whole:
             if getattr(whole.optimizer, "selective_weight_decay", False):
                 mark_no_decay(model)
-            install()
+            install(whole.checkpoint.save_dir)
             self._look_at_start(model, whole)
         return model
 
