@@ -53,17 +53,21 @@ class Soak:
         return save_dir
 
     def kill(self, number: int) -> None:
-        """Lets the run say a random number of lines after it has started to train, and kills it."""
+        """Lets the run say a random number of lines after it has started to train, and kills it.
+
+        Every other time in or near the next write of a checkpoint.
+        """
         self.log.unlink(missing_ok=True)
         before, lines = last_update(self.save_dir), self.random.randrange(200)
         run = start(self.words, self.log)
         with self.log.open("rb") as log:
-            training = False
-            while run.poll() is None and lines:
+            training = writing = False
+            while run.poll() is None and (lines or not writing):
                 line = log.readline()
                 training |= b"Start iterating" in line
-                lines -= training and bool(line)
-        time.sleep(self.random.uniform(0, 0.1))  # between two lines
+                lines -= training and bool(line) and lines > 0
+                writing = number % 2 == 0 or (lines == 0 and b"Saving checkpoint" in line)
+        time.sleep(self.random.uniform(0, 0.02 if number % 2 else 0.1))
         os.killpg(run.pid, signal.SIGKILL)
         status = run.wait()
         half = [path.name for path in self.save_dir.glob(".*.part")]
@@ -100,7 +104,7 @@ class Soak:
         before = last_update(self.save_dir)
         status, output = train(self.words, self.log)
         assert status == 0, output
-        self.tell("end", "left alone", before, said(output))
+        self.tell("end", "left alone", before, "")
 
 
 def compare(save_dir: Path, unbroken: Path) -> list[tuple[str, bool]]:
@@ -121,7 +125,7 @@ def table(*columns: str, rows: list[tuple]) -> str:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=20, help="kills, full disks and cut files together")
+    parser.add_argument("--events", type=int, default=22, help="kills, and two full disks")
     parser.add_argument("--seed", type=int, default=1, help="draws the moments")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
