@@ -82,6 +82,7 @@ def test_repeats_are_found_among_the_last_distinct_lines(monkeypatch: pytest.Mon
         (b"one \t \n \t \ntwo", ["one", "", "two"]),
         (b"caf\xe9 one\nna\xefve\xff two", ["caf one", "nave two"]),
         (b"", []),
+        (b"\xef\xbb\xbf", []),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
