@@ -107,14 +107,21 @@ class Soak:
         self.tell("end", "left alone", before, "")
 
 
-def compare(save_dir: Path, unbroken: Path) -> list[tuple[str, bool]]:
-    """What is compared, and whether it is equal bit by bit."""
+def compare(save_dir: Path, unbroken: Path) -> list[tuple[str, bool, str]]:
+    """What is compared, whether it is equal bit by bit, and lines of the log that a kill has swallowed.
+
+    fairseq saves at the end of an epoch, and then writes the line of that epoch.
+    """
     one, other = result(save_dir), result(unbroken)
-    tags = ("train_inner", "train", "valid")
-    return [
-        *((part, equal(one[part], other[part])) for part in other),
-        *((f"losses ({tag})", losses(save_dir, tag) == losses(unbroken, tag)) for tag in tags),
-    ]
+    rows = [(part, equal(one[part], other[part]), "") for part in other]
+    for tag in ("train_inner", "train", "valid"):
+        here, there = losses(save_dir, tag), losses(unbroken, tag)
+        lost = there.keys() - here.keys()
+        same = here == {update: there[update] for update in there if update not in lost}
+        rows.append(
+            (f"losses ({tag})", same and (tag == "train" or not lost), f"{len(lost)} of {len(there)}")
+        )
+    return rows
 
 
 def table(*columns: str, rows: list[tuple]) -> str:
@@ -147,8 +154,8 @@ def main() -> None:
                 subprocess.run(["umount", str(Path(name, "disk"))], check=True)
     print(table("event", "what", "update before", "update after", "left or said", rows=soak.rows))
     print()
-    print(table("at the end", "equal bit by bit", rows=same))
-    if not all(equal for _, equal in same):
+    print(table("at the end", "equal bit by bit", "lines lost", rows=same))
+    if not all(equal for _, equal, _ in same):
         sys.exit("soak: the runs differ")
 
 
