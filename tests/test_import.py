@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -40,4 +41,5 @@ def test_other_commands_register(root: Path, tmp_path: Path) -> None:
     """Also where they get the name of such a command as a file's."""
     (tmp_path / "show.py").write_text("import tupe_fairseq.corpus, sys; print('fairseq' in sys.modules)")
     for script in (["show.py"], ["-m", "show"], ["-m", "show", "tupe_fairseq.corpus"]):
-        assert run("python", *script, cwd=tmp_path, PYTHONPATH=str(root)) == "True\n"
+        path = f"{root}{os.pathsep}{tmp_path}"
+        assert run("python", *script, cwd=tmp_path, PYTHONPATH=path) == "True\n"

@@ -194,9 +194,11 @@ def test_no_parameter_is_unused_in_fine_tuning(group: None, variant: str) -> Non
 
 # torchrun's engine
 
-IDLE = (
-    "import os, signal; print(os.environ['RANK'], os.environ['OMP_NUM_THREADS'], flush=True); signal.pause()"
-)
+IDLE = """
+import os, signal
+os.write(1, f"{os.environ['RANK']} {os.environ['OMP_NUM_THREADS']}\\n".encode())  # in one piece
+signal.pause()
+"""
 LAUNCH = "from tupe_fairseq.workers import launch; launch(2, 'idle', [])"
 
 
