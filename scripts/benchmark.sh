@@ -22,4 +22,4 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   exit
 fi
 
-run python -m tupe_fairseq.benchmark "$@"
+run_last python -m tupe_fairseq.benchmark "$@"

@@ -222,7 +222,7 @@ def test_a_head_is_taken_from_the_same_task_alone(
     torch.save(state, path)
     model = load_model(state)
     own = {**state["task_state"], "glue_task": "RTE"}
-    check_start(Start(path, resumed=False), model, own)
+    check_start(Start(path, resumed=False), state, model, own)
     assert model.checkpoint_heads == rule
 
 

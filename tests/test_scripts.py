@@ -90,7 +90,7 @@ def test_pretraining_from_a_tree_elsewhere_twice(place: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "script", ["prepare_corpus", "prepare_glue", "pretrain", "finetune_glue", "sweep_glue"]
+    "script", ["prepare_corpus", "prepare_glue", "pretrain", "finetune_glue", "sweep_glue", "benchmark"]
 )
 def test_a_signal_reaches_what_a_script_runs(place: Path, script: str) -> None:
     """The last command stands in place of the shell: the process that was started."""
@@ -102,6 +102,7 @@ def test_a_signal_reaches_what_a_script_runs(place: Path, script: str) -> None:
         "pretrain": ("train", "corpus", "save"),
         "finetune_glue": ("train", "RTE", "glue", "model.pt", "save"),
         "sweep_glue": ("glue_sweep", "glue", "model.pt", "runs"),
+        "benchmark": ("benchmark",),
     }[script]
     with started(**command(place, script, *arguments, HANG_AT=f"tupe_fairseq.{module}")) as process:
         with (place / "said").open() as said:

@@ -29,8 +29,8 @@ from fairseq.optim import OPTIMIZER_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from .benchmark_work import HEAD_WIDTH, PARTS, Step, Work, floor, sample
-from .config import TupeConfig
+from .benchmark_work import PARTS, Step, Work, floor, sample
+from .config import HEAD_WIDTH, TupeConfig
 from .model import TupeModel
 from .variants import VARIANTS
 from .vocabulary import PAD

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .vocabulary import BOS, PAD
+from .config import HEAD_WIDTH, SIZES
+from .masked_lm import TupeMaskedLMConfig
+from .vocabulary import BOS, PAD, SPECIALS
 
 PARTS = ("forward", "backward", "clip", "optimizer")
-HEAD_WIDTH = 64  # as in every size of config.py
-MASK_PROB = 0.15  # likewise
-SPECIALS = 4  # ids that no random token has: <s>, <pad>, </s>, <unk>
+MASK_PROB = TupeMaskedLMConfig.mask_prob
+BASE = SIZES["base"]
 
 Step = Mapping[str, Callable[[], None]]  # a step's parts by name, to be called in the order of PARTS
 
@@ -29,8 +30,8 @@ class Work:
 
     batch: int
     length: int
-    layers: int = 12
-    width: int = 768
+    layers: int = BASE["encoder_layers"]
+    width: int = BASE["encoder_embed_dim"]
     vocab: int = 32_769  # with <mask>, its last id
     dropout: float = 0.1  # of attention weights, too
     device: str = "cpu"  # on cuda, weights are bfloat16
@@ -68,7 +69,7 @@ def sample(work: Work) -> dict[str, Any]:
     """A batch of random tokens as fairseq's tasks make it: (B, T), N of them ``<mask>``, the first none."""
     random = torch.Generator().manual_seed(work.seed)
     shape = (work.batch, work.length)
-    tokens = torch.randint(SPECIALS, work.vocab - 1, shape, generator=random)
+    tokens = torch.randint(len(SPECIALS), work.vocab - 1, shape, generator=random)
     tokens[:, 0] = BOS
     free = torch.arange(tokens.numel()).view(shape)[:, 1:].flatten()
     chosen = free[torch.randperm(len(free), generator=random)[: work.masked]]  # (N,)

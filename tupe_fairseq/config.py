@@ -21,6 +21,7 @@ from .variants import VARIANTS
 # base: the paper, section 4.1, and BERT (arXiv:1810.04805, section 3), as is large; small and tiny: the
 # compact BERTs of Turc et al. (arXiv:1908.08962, table 1). The inner width is 4 x the width in all of them,
 # and a head is 64 wide.
+HEAD_WIDTH = 64
 SIZES = {
     "tiny": {"encoder_layers": 2, "encoder_embed_dim": 128},
     "small": {"encoder_layers": 4, "encoder_embed_dim": 512},
@@ -29,7 +30,7 @@ SIZES = {
 }
 for _size in SIZES.values():
     _size["encoder_ffn_embed_dim"] = 4 * _size["encoder_embed_dim"]
-    _size["encoder_attention_heads"] = _size["encoder_embed_dim"] // 64
+    _size["encoder_attention_heads"] = _size["encoder_embed_dim"] // HEAD_WIDTH
 
 _BASE = SIZES["base"]
 

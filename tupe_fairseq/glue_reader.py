@@ -21,6 +21,7 @@ from .glue_data import prepare
 from .glue_flags import has_vocabulary
 from .glue_rows import find_file
 from .model import TupeModel, load_model
+from .save_folder import LAST
 from .sentence_rows import SentencesDataset
 from .vocabulary import DICTIONARY_FILE, MODEL_FILE, PAD
 
@@ -41,7 +42,7 @@ def find_checkpoint(path: Path) -> Path:
     """
     if not path.is_dir():
         return path
-    best, last = path / "checkpoint_best.pt", path / "checkpoint_last.pt"
+    best, last = path / "checkpoint_best.pt", path / LAST
     if not best.is_file():
         if not last.is_file():
             raise FileNotFoundError(f"{path} has neither {best.name} nor {last.name}; name a checkpoint")

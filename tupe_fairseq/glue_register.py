@@ -18,11 +18,10 @@ from typing import Any
 from .glue import KNOWN
 from .glue_plan import Run, differences
 from .glue_results import Result, write_json
-from .save_folder import damage, newest
+from .save_folder import LAST, damage, newest
 
 LOCK_FILE = ".lock"
 SWEEP_FILE = "sweep.json"
-LAST = "checkpoint_last.pt"
 
 
 @dataclass(frozen=True)

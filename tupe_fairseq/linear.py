@@ -35,13 +35,13 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns (..., N) for x (..., K)."""
-        plain = x.device.type != "cpu" or x.dtype != torch.float32 or x.numel() == 0 or self.bias is None
+        plain = x.device.type != "cpu" or x.dtype != torch.float32 or x.numel() == 0
         if plain or not (ONEDNN_IS_FASTER and torch.backends.mkldnn.enabled):
             return super().forward(x)
         return as_convolution(x, self.weight, self.bias)
 
 
-def as_convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def as_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x weight' + bias: (..., K) with (N, K) and (N,) to (..., N)."""
     image = x.reshape(1, 1, -1, x.size(-1)).permute(0, 3, 1, 2)  # (1, K, 1, rows), channels last: no copy
     y = F.conv2d(image, weight[:, :, None, None], bias)  # (1, N, 1, rows)

@@ -35,7 +35,7 @@ from .blocks import EveryRowDataset, FirstTokenDataset, SplitLinesDataset, word_
 from .linear import ONEDNN_IS_FASTER
 from .preflight import check_files, check_run, start, valid_subsets, whole_config
 from .tupe_task import TupeTask
-from .vocabulary import DICTIONARY_FILE, dictionary_fingerprint
+from .vocabulary import DICTIONARY_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -98,12 +98,12 @@ class TupeMaskedLMTask(TupeTask):
                 f"--random-token-prob {tuple(shares.values())} add up to 1 at most"
             )
         folders = [Path(path) for path in utils.split_paths(cfg.data)]
-        dictionary = read_dictionary(folders[0])
+        dictionary = load_dictionary(folders[0])
         logger.info("dictionary: %s types", f"{len(dictionary):,}")
         whole = start(cfg, **kwargs)
         if whole:
             check_run(whole)
-            check_shards(folders, valid_subsets(whole))
+            check_shards(folders, dictionary, valid_subsets(whole))
         return cls(cfg, dictionary)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
@@ -204,7 +204,7 @@ class TupeMaskedLMTask(TupeTask):
         return model
 
 
-def read_dictionary(folder: Path) -> Dictionary:
+def load_dictionary(folder: Path) -> Dictionary:
     """The dictionary of a folder of prepared text.
 
     Raises:
@@ -216,11 +216,12 @@ def read_dictionary(folder: Path) -> Dictionary:
     return Dictionary.load(str(path))
 
 
-def check_shards(folders: Sequence[Path], subsets: Sequence[str]) -> None:
+def check_shards(folders: Sequence[Path], dictionary: Dictionary, subsets: Sequence[str]) -> None:
     """Looks at what later epochs will read, so that a run does not end at its second shard.
 
     Args:
         folders: of prepared text, taken in turn; validations read the first.
+        dictionary: of the first.
         subsets: names of the data sets of validations.
 
     Raises:
@@ -228,9 +229,8 @@ def check_shards(folders: Sequence[Path], subsets: Sequence[str]) -> None:
         ValueError: a folder has other pieces than the first, so its ids mean something else.
     """
     check_files([*(folder / "train" for folder in folders), *(folders[0] / name for name in subsets)])
-    first, *others = (dictionary_fingerprint(read_dictionary(folder).symbols) for folder in folders)
-    for folder, other in zip(folders[1:], others):
-        if other != first:
+    for folder in folders[1:]:
+        if load_dictionary(folder).symbols != dictionary.symbols:
             raise ValueError(
                 f"{folder / DICTIONARY_FILE} has other pieces than {folders[0] / DICTIONARY_FILE}; "
                 "train on folders of one vocabulary"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .plots import plot_curves, plot_positions, read_curve
+from .save_folder import LAST
 
 
 def summarize(out: Path) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def main() -> None:
     try:
         summary = summarize(out)
         plot_curves([str(out / "pretrain")], str(out / "loss.png"), summary["unigram_bits"])
-        plot_positions(str(out / "pretrain" / "checkpoint_last.pt"), str(out / "positions.png"))
+        plot_positions(str(out / "pretrain" / LAST), str(out / "positions.png"))
     except (ValueError, OSError) as error:
         sys.exit(f"quickstart_report: {error}")
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

@@ -55,17 +55,18 @@ def skip_damaged(options: Any) -> None:
     options.restore_file, options.finetune_from_model = str(whole.path), None
 
 
-def finished(start: Start, whole: Any) -> str | None:
+def finished(start: Start, state: dict[str, Any], whole: Any) -> str | None:
     """That nothing is left to do, as a sentence, where the checkpoint is the end of this very run.
 
     fairseq looks at --max-update after an update, and would do one more.
 
     Args:
+        state: what the checkpoint holds.
         whole: fairseq's whole configuration.
     """
     if not (start.own and start.resumed):
         return None
-    state, limits = checkpoints.load(start.path), whole.optimization
+    limits = whole.optimization
     updates = state["optimizer_history"][-1].get("num_updates", 0)
     data = state["extra_state"].get("train_iterator", {})
     epochs = 0 if whole.checkpoint.reset_dataloader else data.get("epoch", 1) - 1
@@ -98,24 +99,23 @@ def find_start(options: Any) -> Start | None:
     return None
 
 
-def running_averages(start: Start) -> dict[str, Any]:
+def running_averages(state: dict[str, Any]) -> dict[str, Any]:
     """What fairseq had averaged since the last line of the log, by the name of the average."""
-    averages = checkpoints.load(start.path)["extra_state"].get("metrics", {})
+    averages = state["extra_state"].get("metrics", {})
     return {name: state for name, state in averages.items() if name == "train_inner"}
 
 
-def check_start(start: Start, model: TupeModel, task_state: dict[str, Any]) -> None:
+def check_start(start: Start, state: dict[str, Any], model: TupeModel, task_state: dict[str, Any]) -> None:
     """Refuses a checkpoint whose weights do not fit, or would mean something else.
 
     Args:
+        state: what the checkpoint holds.
         model: what is about to be trained. It is told what to do with the checkpoint's sentence heads.
         task_state: what its task would put into checkpoints.
 
     Raises:
-        FileNotFoundError: there is no such file.
         ValueError: it is no checkpoint of this model; the sentence names both sides and the flags to change.
     """
-    state = checkpoints.load(start.path)
     options = checkpoints.model_options(state, start.path)
     weights = dict(checkpoints.model_weights(state, start.path))
     _check_history(start, state)

@@ -9,13 +9,13 @@ import socket
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import checkpoints
 
 LAST = "checkpoint_last.pt"  # what fairseq goes on from
 LOCK = ".lock"
-_held: dict[Path, Any] = {}  # open until the process ends; closing the file would free the lock
+_held: set[Path] = set()  # their locks' files stay open until the process ends; closing one would free it
 
 
 class Whole(NamedTuple):
@@ -40,23 +40,21 @@ def lock(folder: Path) -> None:
     path = folder.resolve() / LOCK
     if path in _held:
         return
-    file = path.open("a+")
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        file.seek(0)
-        holder = file.read().strip() or "another process"
-        file.close()
+        holder = os.read(file, 1000).decode(errors="replace").strip() or "another process"
+        os.close(file)
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise
         raise ValueError(
             f"another run trains into {folder} ({holder}); wait for its end, stop it, or name another "
             "SAVE_DIR"
         ) from None
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    file.flush()
-    _held[path] = file
+    os.ftruncate(file, 0)
+    os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    _held.add(path)
 
 
 def remove_leftovers(folder: Path) -> list[str]:

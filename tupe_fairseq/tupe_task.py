@@ -13,7 +13,7 @@ from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
 
 from .blocks import adjust_iterator
-from .checkpoints import VOCABULARY
+from .checkpoints import VOCABULARY, load
 from .optimizer import mark_no_decay
 from .preflight import check_batch, start
 from .restoring import check_start, find_start, finished, running_averages, skip_damaged
@@ -79,13 +79,14 @@ class TupeTask(FairseqTask):
         begin = find_start(options)
         if begin is None:
             return
-        check_start(begin, model, self.state_dict())
-        end = finished(begin, whole)
+        state = load(begin.path)
+        check_start(begin, state, model, self.state_dict())
+        end = finished(begin, state, whole)
         if end is not None:
             logger.info(end)
             sys.exit(0)
         if begin.resumed and not options.reset_meters:
-            self._averages = running_averages(begin)
+            self._averages = running_averages(state)
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
         """Takes up the averages of the log where the run was cut.

@@ -7,12 +7,13 @@ process dies by SIGKILL before it can do anything else.
 import os
 import signal
 import stat
+from typing import Any
 
 _fsync, _left = os.fsync, [int(os.environ.get("KILL_AT", "0"))]
 
 
-def fsync(handle: object) -> None:
-    descriptor = handle if isinstance(handle, int) else handle.fileno()  # type: ignore[attr-defined]
+def fsync(handle: Any) -> None:
+    descriptor = handle if isinstance(handle, int) else handle.fileno()
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode):
         _left[0] -= 1
