@@ -3,6 +3,7 @@
 #
 #   bash scripts/test.sh [pytest flags]
 #
+# Tests run side by side, a file on each core; "-n 0" runs them one after the other.
 # DRY_RUN=1 prints the commands. For example "-m 'not slow'" for the quick tests alone, or "-k bias".
 
 # shellcheck source=scripts/common.sh
@@ -19,4 +20,4 @@ run ruff check .
 run ruff format --check .
 run mypy
 run shellcheck -x scripts/*.sh scripts/*.sbatch tests/*.sh
-run_last python -m pytest "$@"
+run_last python -m pytest -n auto --dist loadfile "$@"
