@@ -1,4 +1,4 @@
-"""linear.py: both libraries give the layer's product and gradients."""
+"""linear.py: both libraries give the same products and gradients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tupe_fairseq import linear
-from tupe_fairseq.linear import Linear, as_convolution, onednn_is_faster
+from tupe_fairseq.linear import Linear, as_convolution, onednn_is_faster, product
 
 
 @pytest.fixture(params=[True, False], ids=["oneDNN", "MKL"])
@@ -69,3 +69,12 @@ def test_which_processors(
     monkeypatch.setattr(linear.Path, "is_file", lambda path: True)
     monkeypatch.setattr(linear.Path, "read_text", lambda path: f"vendor_id\t: {vendor}\n")
     assert onednn_is_faster() is faster
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 7, 4), (1, 16, 33, 64), (2, 1, 1, 1)], ids=str)
+@pytest.mark.usefixtures("library")
+def test_products_are_those_in_float64(shape: tuple[int, ...]) -> None:
+    m, i, k, j = shape
+    torch.manual_seed(0)
+    a, b = torch.randn(m, k, i).transpose(1, 2), torch.randn(m, k, j)  # a is not contiguous
+    torch.testing.assert_close(product(a, b).double(), a.double() @ b.double(), rtol=0, atol=1e-5)
