@@ -47,6 +47,20 @@ run_last() {
   exec "$@"
 }
 
+# Runs a command and its children as a group, which a signal to this script ends first.
+in_group() {
+  local signal
+  for signal in INT TERM HUP; do
+    # shellcheck disable=SC2064  # the name of the signal now, the group when it comes
+    trap "trap - $signal; kill -s TERM -- \"-\$working\" 2>/dev/null; kill -s $signal \$\$" "$signal"
+  done
+  set -m
+  "$@" &
+  working=$!
+  set +m
+  wait "$working"
+}
+
 # Prints the flags of a recipe, one word a line, without its comments.
 recipe() {
   [[ -r $1 && ! -d $1 ]] || die "no recipe $1; ARCH is <variant>_<size>, or CONFIG names a file of flags"

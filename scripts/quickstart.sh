@@ -32,12 +32,6 @@ if [[ -z ${DRY_RUN:-} ]]; then
   : >"$OUT_DIR/seconds.tsv"
 fi
 
-working= # the group of the step that runs
-for signal in INT TERM HUP; do
-  # shellcheck disable=SC2064  # the name of the signal now, the group when it comes
-  trap "trap - $signal; kill -s TERM -- \"-\$working\" 2>/dev/null; kill -s $signal \$\$" "$signal"
-done
-
 # Runs a command as a step: all it says goes to a log, what the filter $2 lets through to the terminal.
 step() {
   local name=$1 filter=$2 start=$SECONDS log="$OUT_DIR/log/${1// /-}.log"
@@ -47,15 +41,17 @@ step() {
     return
   fi
   echo "== $name"
-  set -m # all processes of a step are a group, which a signal to this script ends
-  { "$@" 2>&1 | tee "$log" | "$filter"; } &
-  working=$!
-  set +m
-  if ! wait "$working"; then
+  if ! in_group logged "$log" "$filter" "$@"; then
     tail -n 5 "$log" >&2
     die "'$name' failed; all it said is in $log"
   fi
   printf '%s\t%s\n' "$name" "$((SECONDS - start))" >>"$OUT_DIR/seconds.tsv"
+}
+
+# logged LOG FILTER COMMAND...
+# shellcheck disable=SC2329  # in_group calls it by its name
+logged() {
+  "${@:3}" 2>&1 | tee "$1" | "$2"
 }
 
 # Lines as they come, which awk and sed may hold back.

@@ -28,7 +28,7 @@ step() {
   fi
   number=$((number + 1))
   printf '[%s/%s] %s: ' "$number" "$steps" "$name"
-  if ! "$@" >>"$LOG" 2>&1; then
+  if ! in_group "$@" >>"$LOG" 2>&1; then
     echo failed
     explain "$name"
   fi

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from commands import started
 
 
 def stand_in(path: Path, script: str) -> Path:
@@ -107,3 +111,26 @@ def test_arguments_are_refused(root: Path) -> None:
         check=False,
     )
     assert "takes no arguments" in last_line(result)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_ends_the_step(root: Path, tmp_path: Path, name: str) -> None:
+    number, fifo, said = getattr(signal, name), tmp_path / "fifo", tmp_path / "said"
+    os.mkfifo(fifo)
+    os.mkfifo(said)
+    pip = python(tmp_path / "python", "3.11", f"exec 9> {said}; echo $$ >&9; exec cat {fifo}")
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    (tmp_path / "venv/bin/python").symlink_to(pip)
+    environment = {**os.environ, "VENV": str(tmp_path / "venv"), "PYTHON": str(pip)}
+    with (
+        started(args=["bash", str(root / "scripts/setup.sh")], env=environment) as process,
+        said.open() as reader,
+    ):
+        step = int(reader.readline())
+        try:
+            process.send_signal(number)
+            assert process.wait(60) == -number
+            assert select.select([reader], [], [], 60)[0], "the step has not ended"
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(step, signal.SIGKILL)
