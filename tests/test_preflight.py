@@ -124,6 +124,10 @@ FILES: dict[str, tuple[Change, str]] = {
 }
 FLAGS: dict[str, tuple[str, str]] = {
     "half precision": ("--fp16 --cpu", "--fp16 needs a GPU, and this run has none; leave it out"),
+    "written beside the training": (
+        "--write-checkpoints-asynchronously",
+        "--write-checkpoints-asynchronously leaves the run without checkpoint_last.pt",
+    ),
     "no room": ("--tokens-per-sample 3", "--tokens-per-sample 3 leaves no room for text; give 4 or more"),
     "no masks": ("--mask-prob 0", "--mask-prob 0.0 must lie between 0 and 1"),
     "metric": (

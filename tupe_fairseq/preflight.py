@@ -30,19 +30,24 @@ def start(cfg: Any, from_checkpoint: bool = False) -> Any:
 
 
 def check_run(whole: Any) -> None:
-    """Refuses what this machine cannot do.
+    """Refuses what this machine or this plugin cannot do.
 
     Args:
         whole: fairseq's whole configuration.
 
     Raises:
         ValueError: a kind of numbers that needs a GPU without one; or one process of several that fairseq
-            was not told of.
+            was not told of; or checkpoints written while the training goes on.
     """
     check_workers(whole.distributed_training.distributed_world_size, os.environ)
     for name in ("fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp"):
         if whole.common[name] and (whole.common.cpu or not torch.cuda.is_available()):
             raise ValueError(f"--{name.replace('_', '-')} needs a GPU, and this run has none; leave it out")
+    if whole.checkpoint.write_checkpoints_asynchronously:
+        raise ValueError(
+            "--write-checkpoints-asynchronously leaves the run without checkpoint_last.pt in fairseq 0.12; "
+            "leave it out"
+        )
 
 
 def valid_subsets(whole: Any) -> list[str]:
