@@ -44,7 +44,7 @@ class Linear(nn.Linear):
 def for_onednn(x: Tensor) -> bool:
     """Whether products of x go to oneDNN."""
     takes = x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0
-    return takes and ONEDNN_IS_FASTER and torch.backends.mkldnn.enabled
+    return takes and ONEDNN_IS_FASTER and bool(torch.backends.mkldnn.enabled)
 
 
 def as_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
