@@ -125,7 +125,7 @@ def test_one_document_is_split_by_lines(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(tmp_path, written(tmp_path / "text", text), "--shrink-vocab", "--valid-every", "10") == 0
     assert read_documents(tmp_path / "corpus", "train") == [text[0][:-2]]
     assert read_documents(tmp_path / "corpus", "valid") == [text[0][-2:]]
-    assert "one document (no blank line): the last 2 of its lines validate" in capsys.readouterr().out
+    assert "one document (no blank line); of its 29 lines the last 2 validate" in capsys.readouterr().out
 
 
 def test_files_end_documents(tmp_path: Path) -> None:
@@ -180,7 +180,10 @@ def test_undecodable_bytes_are_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     text.write_bytes(text.read_bytes().replace(b"family", b"famil\xe9"))
     damaged = text.read_bytes().count(b"\xe9")
     assert run(tmp_path, text) == 0
-    assert f"text has {damaged} bytes that are no UTF-8" in capsys.readouterr().out
+    assert (
+        f"text has bytes that are no UTF-8, or U+FFFD, which once were such ({damaged})"
+        in capsys.readouterr().out
+    )
 
 
 def test_many_unknown_pieces_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,6 +264,7 @@ def test_output_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ["--valid-every", "1"],
         ["--min-letters", "0"],
         ["--min-letter-share", "2"],
+        ["--max-unknown", "2"],
     ],
 )
 def test_flags_out_of_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]) -> None:
@@ -365,6 +369,40 @@ def test_an_error_while_replacing_brings_the_older_corpus_back(
     assert run(tmp_path, text) == 1
     assert contents(tmp_path / "corpus") == contents(made)
     assert summary_of(tmp_path / "corpus") == summary_of(made)
+
+
+def test_another_corpus_gives_its_vocabulary(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path / "text", documents(*[3] * 30))
+    command = ["-o", str(tmp_path / "corpus"), "--vocab-from", str(made), str(file)]
+    assert corpus.main([*command, "--shrink-vocab"]) == 1
+    assert "--shrink-vocab is for a vocabulary that is learnt" in capsys.readouterr().err
+    assert corpus.main(command) == 0
+    assert f"note: the vocabulary is that of {made}\n" in capsys.readouterr().out
+    for name in ("spm.model", "dict.txt", "bin/dict.txt"):
+        assert (tmp_path / "corpus" / name).read_bytes() == (made / name).read_bytes()
+    text = [
+        line for split in SPLITS for lines in read_documents(tmp_path / "corpus", split) for line in lines
+    ]
+    assert sorted(text) == sorted(map(sentence, range(90)))
+    with pytest.raises(SystemExit):
+        corpus.main([*command, "-v", "60"])
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_a_text_in_another_script_is_refused(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = written(tmp_path / "text", [["\u5b57" * 60, "\u5b57" * 61], ["\u5b57" * 62]])
+    command = ["-o", str(tmp_path / "corpus"), "--vocab-from", str(made), str(text)]
+    assert corpus.main(command) == 1  # a line is a word mark and one unknown, of two pieces
+    assert capsys.readouterr().err.startswith(
+        "corpus: 50.0% of the pieces are unknown, over --max-unknown 0.2"
+    )
+    assert not (tmp_path / "corpus").exists()
+    assert corpus.main([*command, "--max-unknown", "0.5"]) == 0
+    assert "note: 50.0% of the pieces are unknown" in capsys.readouterr().out
 
 
 # ---- The script, and real files --------------------------------------------------------------------

@@ -32,8 +32,8 @@ def tally(**counts: dict[str, int]) -> Tally:
         ),
         (
             tally(dropped={"too short": 3}, undecodable={"a": 2000, "b": 0}),
-            "no line is left after cleaning (3 too short); a has 2,000 bytes that are no UTF-8 "
-            "(or are U+FFFD, which once were such); they are left out: convert it first, "
+            "no line is left after cleaning (3 too short); a has bytes that are no UTF-8, or U+FFFD, "
+            "which once were such (2,000); they are left out: convert it first, "
             "for example with iconv -f WINDOWS-1252 -t UTF-8",
         ),
     ],
@@ -47,8 +47,10 @@ def test_notes_on_reading() -> None:
     met = tally(undecodable={"a": 1, "b": 30, "c": 2})
     met.cuts = 4
     damaged, cut = notes_on_reading(met)
-    assert damaged.startswith("b (and 2 files with fewer) has 30 bytes that are no UTF-8")
-    assert cut == "lines of more than 1,000,000 characters were cut in 4 places"
+    assert damaged.startswith(
+        "b (and 2 files with fewer) has bytes that are no UTF-8, or U+FFFD, which once were such (30);"
+    )
+    assert cut == "lines of more than 10,000 characters were cut in 4 places"
 
 
 def test_unigram_bits() -> None:
@@ -58,7 +60,7 @@ def test_unigram_bits() -> None:
 
 def test_the_table_shows_the_summary() -> None:
     met = Tally(3_000_000, 16, 4, 6, Counter({"too short": 5}), Counter({"control characters": 1}))
-    summary = summarize([Path("a"), Path("b")], met, [2, 1], [TRAIN, VALID], ["look at this"])
+    summary = summarize([Path("a"), Path("b")], met, [2, 1], [TRAIN, VALID], ["look at this"], 1)
     stages = {"cleaning": {"bytes": 3_000_000, "seconds": 1.25, "mb_per_second": 2.4}}
     shown = table(summary | {"seconds": 2.0, "mb_per_second": 1.5, "stages": stages}).splitlines()
     assert [" ".join(line.split()) for line in shown] == [
@@ -92,15 +94,18 @@ def test_the_table_shows_the_summary() -> None:
 def test_many_unknown_pieces_are_told() -> None:
     def told(unknown: int) -> tuple[float, list[str]]:
         train = Encoded(np.array([0, 0, 5, unknown, 500, 494 - unknown]), 5, 200)
-        summary = summarize([], Tally(), [1, 1], [train, VALID], [])
+        summary = summarize([], Tally(), [1, 1], [train, VALID], [], 0.2)
         return summary["unknown_share"], [note for note in summary["notes"] if "unknown" in note]
 
     assert told(10) == (0.01, [])  # of 1,000 pieces
     note = "1.1% of the pieces are unknown: the vocabulary lacks characters of the text"
     assert told(11) == (0.011, [note])
+    assert told(200)[0] == 0.2
+    with pytest.raises(ValueError, match=r"^20\.1% of the pieces are unknown, over --max-unknown 0\.2: "):
+        told(201)
 
 
 @pytest.mark.parametrize("tokens, told", [(4_999, True), (5_000, False)])
 def test_few_validation_tokens_are_told(tokens: int, told: bool) -> None:
     valid = Encoded(np.array([0, 0, 1, 0, 0, tokens - 1]), 1, tokens)
-    assert bool(summarize([], Tally(), [1, 1], [TRAIN, valid], [])["notes"]) is told
+    assert bool(summarize([], Tally(), [1, 1], [TRAIN, valid], [], 0.2)["notes"]) is told

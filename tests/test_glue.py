@@ -147,7 +147,7 @@ def test_faults_are_named_by_line(tmp_path: Path, shared_data: Path, line: int) 
     ("content", "message"),
     [
         (b"", r"dev\.tsv is empty"),
-        (b"index\tsentence1\tlabel\n", "line 1: the header has no column 'sentence2' but index, "),
+        (b"index\tsentence1\tlabel\n", "line 1: the header has no column 'sentence2' but 'index', "),
         (b"index\tsentence1\tsentence2\tlabel\tlabel\n", "line 1: the header has the column 'label' twice"),
         (HEADER + b"0\ta\tb\t\n", "line 2: the label is missing"),
         (HEADER + b"0\ta\tb\tentailment \n", "line 2: label 'entailment ' is none of"),
@@ -282,10 +282,23 @@ def test_text_cannot_become_special_symbols(tmp_path: Path, corpus: Path) -> Non
     text = "<s> a </s> <mask> <pad> <unk>"
     lines = [["index", "sentence1", "sentence2", "label"], ["0", text, text, "entailment"]]
     tiny_glue.write_task(tmp_path / "RTE", lines, lines, lines)
-    prepare(RTE, tmp_path, corpus, tmp_path / "out")
+    prepare(RTE, tmp_path, corpus, tmp_path / "out", max_unknown=1)
     ids = MMapIndexedDataset(str(tmp_path / "out/RTE/input0/valid"))[0].tolist()
     assert ids[-1] == EOS
     assert all(UNK <= i < len(Vocabulary(corpus)) for i in ids[:-1])
+
+
+def test_rows_in_another_script_are_refused(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [["index", "sentence1", "sentence2", "label"], ["0", "\u4e00", "\u4e00", "entailment"]]
+    tiny_glue.write_task(tmp_path / "RTE", lines, lines, lines)
+    with pytest.raises(ValueError, match=r"train\.tsv: 50\.0% of the pieces are unknown, over --max-unknown"):
+        prepare(RTE, tmp_path, corpus, tmp_path / "out")  # a word mark and one unknown, of two pieces
+    assert not list((tmp_path / "out").iterdir())
+    prepare(RTE, tmp_path, corpus, tmp_path / "out", max_unknown=0.5)
+    said = capsys.readouterr().out
+    assert said.count("warning: 50.0% of the pieces are unknown: the vocabulary lacks characters") == 3
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path, corpus: Path) -> None:

@@ -23,8 +23,17 @@ from .pool import Workers
 from .progress import Stage
 
 CHUNK_CHARACTERS = 1_000_000  # of text that a process cleans at a time
-LONGEST_LINE = 1_000_000  # characters; the authors drop longer lines (is_valid), here they are cut
+LONGEST_LINE = 10_000  # characters, some 2,000 tokens; the authors drop lines over 1,000,000 (is_valid)
 REMEMBERED_LINES = 1_000_000  # distinct lines among which a repeat is found; two such sets take about 150 MB
+
+# Encodings with their byte-order marks, those of four bytes before those that they begin with. What cannot be
+# decoded becomes U+FFFD; only UTF-8 has a way to keep such bytes.
+_MARKED = (
+    (codecs.BOM_UTF32_LE, "utf-32", "replace"),
+    (codecs.BOM_UTF32_BE, "utf-32", "replace"),
+    (codecs.BOM_UTF16_LE, "utf-16", "replace"),
+    (codecs.BOM_UTF16_BE, "utf-16", "replace"),
+)
 
 _ARTICLE_MARK = re.compile(r'<doc id="|</doc>$')  # WikiExtractor's lines around an article
 _ARTICLE, _BLANK = "article", "blank"  # fates of lines, beside the reasons to drop one
@@ -105,9 +114,10 @@ def clean_texts(
 
 
 def read_lines(path: Path, tally: Tally) -> Iterator[str]:
-    """Clean lines of a text, plain or gzip, in UTF-8; LF, CRLF and CR end a line.
+    """Clean lines of a text, plain or gzip, in UTF-8, or in UTF-16 or UTF-32 with a byte-order mark; LF, CRLF
+    and CR end a line.
 
-    Raises ValueError for UTF-16 and for a damaged gzip file.
+    Raises ValueError for a damaged gzip file.
     """
     removed: Counter[str] = Counter()
     for lines in _raw_lines(path, tally):
@@ -148,9 +158,11 @@ def _raw_lines(path: Path, tally: Tally) -> Iterator[list[str]]:
         packed = file.read(2) == b"\x1f\x8b"
     with gzip.open(path) if packed else path.open("rb") as file:
         try:
-            if file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                raise ValueError(f"{path} is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8")
-            text = TextIOWrapper(file, "utf-8-sig", "surrogateescape")
+            start = file.peek(4)
+            encoding, errors = next(
+                (how for mark, *how in _MARKED if start.startswith(mark)), ("utf-8-sig", "surrogateescape")
+            )
+            text = TextIOWrapper(file, encoding, errors)
             before = tally.bytes
             for batch in _batches(_cut_lines(text, tally)):
                 tally.bytes = before + file.tell()
@@ -174,15 +186,21 @@ def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _cut_lines(text: TextIO, tally: Tally) -> Iterator[str]:
-    """Lines without their ends, those over LONGEST_LINE in parts: no line can fill the memory."""
-    whole = True
-    for line in iter(partial(text.readline, LONGEST_LINE), ""):
-        if line == "\n" and not whole:  # ends the line that was cut; not a blank one
-            whole = True
+    """Lines without their ends; those over LONGEST_LINE in parts, cut at a space if there is one.
+
+    No line can fill the memory, and a book on one line is a text of many.
+    """
+    rest = ""
+    while line := rest + text.readline(LONGEST_LINE + 1 - len(rest)):
+        inside, end = bool(rest), len(line)
+        if end > LONGEST_LINE and line[-1] != "\n":
+            space = line.rfind(" ", LONGEST_LINE // 2)
+            end = space if space > 0 else LONGEST_LINE
+        part, rest = line[:end], line[end:]
+        if (inside or rest) and part.isspace():  # of a line that goes on; not a blank one
             continue
-        tally.cuts += not whole
-        whole = line.endswith("\n") or len(line) < LONGEST_LINE
-        yield line.rstrip("\n")
+        tally.cuts += inside
+        yield part.rstrip("\n")
 
 
 class Repeats:

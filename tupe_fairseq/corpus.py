@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -30,7 +31,7 @@ from .encoding import encode, learn_vocabulary
 from .pool import Workers, start_workers
 from .progress import Stage
 from .splitting import SPLITS, draw, move_document, move_lines, write_documents
-from .vocabulary import DICTIONARY_FILE, MODEL_FILE, Vocabulary, write_dictionary
+from .vocabulary import DICTIONARY_FILE, MAX_UNKNOWN, MODEL_FILE, Vocabulary, write_dictionary
 
 SUMMARY_FILE = "summary.json"
 FILES = (MODEL_FILE, DICTIONARY_FILE, "bin", SUMMARY_FILE)  # of a corpus, in the order in which they appear
@@ -43,10 +44,12 @@ class Settings:
     texts: Sequence[Path]
     output: Path
     vocab: int = 32_768  # process.sh: --nwordssrc
+    vocab_from: Path | None = None
     workers: int = 1
     valid_every: int = 200  # split.py
     seed: int = 1
     shrink_vocab: bool = False
+    max_unknown: float = MAX_UNKNOWN
     min_letters: int = 50  # filter_and_cleanup_lines.py: is_valid
     min_letter_share: float = 0.7  # filter_and_cleanup_lines.py: is_valid
 
@@ -62,6 +65,12 @@ def prepare(settings: Settings) -> dict[str, Any]:
         if not path.is_file():
             raise ValueError(f"{path} is no file; TEXT names texts, plain or gzip")
         path.open("rb").close()
+    if settings.vocab_from:
+        Vocabulary(settings.vocab_from)
+        if settings.shrink_vocab:
+            raise ValueError(
+                "--shrink-vocab is for a vocabulary that is learnt; leave it out with --vocab-from"
+            )
     output = settings.output.resolve()
     if output.is_file():
         raise ValueError(f"{output} is a file; -o names a folder")
@@ -98,21 +107,28 @@ def _make(settings: Settings, work: Path, fresh: Path) -> dict[str, Any]:
     with start_workers(settings.workers) as workers:
         with Stage("cleaning") as cleaning:
             documents, notes = _clean(settings, work, tally, workers, cleaning)
-        print("learning the vocabulary", flush=True)
-        with Stage("vocabulary") as learning:
-            notes += learn_vocabulary(
-                work / "train.txt", settings.vocab, settings.shrink_vocab, fresh, learning
-            )
+        with Stage("vocabulary") as vocabulary:
+            notes += _find_vocabulary(settings, work / "train.txt", fresh, vocabulary)
         with Stage("encoding") as encoding:
             encoded = [
                 encode(work / f"{split}.txt", fresh, fresh / "bin" / split, workers, encoding)
                 for split in SPLITS
             ]
-    pieces = Vocabulary(fresh).pieces
-    for folder in (fresh, fresh / "bin"):
-        write_dictionary(folder / DICTIONARY_FILE, pieces, encoded[0].counts.tolist())
-    summary = summarize(settings.texts, tally, documents, encoded, notes)
-    return summary | {"stages": {stage.name: stage.figures() for stage in (cleaning, learning, encoding)}}
+    if not settings.vocab_from:  # else all corpora of a vocabulary have the same dictionary, byte for byte
+        write_dictionary(fresh / DICTIONARY_FILE, Vocabulary(fresh).pieces, encoded[0].counts.tolist())
+    shutil.copyfile(fresh / DICTIONARY_FILE, fresh / "bin" / DICTIONARY_FILE)
+    summary = summarize(settings.texts, tally, documents, encoded, notes, settings.max_unknown)
+    return summary | {"stages": {stage.name: stage.figures() for stage in (cleaning, vocabulary, encoding)}}
+
+
+def _find_vocabulary(settings: Settings, text: Path, folder: Path, stage: Stage) -> list[str]:
+    """Learns the vocabulary, or copies another corpus's, to the folder; returns what is worth telling."""
+    if settings.vocab_from is None:
+        print("learning the vocabulary", flush=True)
+        return learn_vocabulary(text, settings.vocab, settings.shrink_vocab, folder, stage)
+    for name in (MODEL_FILE, DICTIONARY_FILE):
+        shutil.copyfile(settings.vocab_from / name, folder / name)
+    return [f"the vocabulary is that of {settings.vocab_from}"]
 
 
 def _clean(
@@ -128,7 +144,10 @@ def _clean(
     notes = notes_on_reading(tally)
     if documents == [1, 0]:
         moved = move_lines(work, tally.kept, settings.valid_every)
-        notes.append(f"the text is one document (no blank line): the last {moved:,} of its lines validate")
+        notes.append(
+            "the text is one document (no blank line); "
+            f"of its {tally.kept:,} lines the last {moved:,} validate"
+        )
     elif documents[1] == 0:
         documents = move_document(work, settings.valid_every)
     return documents, notes
@@ -178,10 +197,15 @@ def _parser() -> argparse.ArgumentParser:
         help="UTF-8 text, plain or gzip: a paragraph or sentence a line, a blank line between documents")
     add("-o", "--output", metavar="CORPUS", type=Path, required=True, default=argparse.SUPPRESS,
         help="folder to write; a corpus in it is replaced once the new one is whole")
-    add("-v", "--vocab", type=_number(int, 5), default=Settings.vocab,
+    vocab = parser.add_mutually_exclusive_group()
+    vocab.add_argument("-v", "--vocab", type=_number(int, 5), default=Settings.vocab,
         help="pieces to learn, the four specials included, <mask> not")
+    vocab.add_argument("--vocab-from", metavar="CORPUS", type=Path, default=Settings.vocab_from,
+        help="take the vocabulary of another corpus: for further shards, or more text for a trained model")
     add("--shrink-vocab", action="store_true",
         help="where the text gives fewer pieces than -v, take all it gives instead of failing")
+    add("--max-unknown", type=_number(float, 0, 1), default=Settings.max_unknown,
+        help="a text with a larger share of unknown pieces is refused")
     add("--workers", type=_number(int, 1), default=os.cpu_count() or 1,
         help="processes that clean and encode; any number gives the same corpus")
     add("--valid-every", type=_number(int, 2), default=Settings.valid_every,

@@ -12,9 +12,8 @@ from .cleaning import LONGEST_LINE, Tally
 from .encoding import Encoded
 from .line_rules import DROPPED, REMOVED
 from .splitting import SPLITS
-from .vocabulary import EOS, UNK
+from .vocabulary import EOS, UNK, check_unknown
 
-MANY_UNKNOWN = 0.01  # share of unknown pieces worth a note
 FEW_TOKENS = 5_000  # of validation: some 750 masked ones, whose mean loss is uncertain by 0.1 bits or so
 
 
@@ -34,8 +33,9 @@ def notes_on_reading(tally: Tally) -> list[str]:
     if damaged:
         more = f" (and {len(damaged) - 1:,} files with fewer)" if damaged[1:] else ""
         notes.append(
-            f"{damaged[0][0]}{more} has {damaged[0][1]:,} bytes that are no UTF-8 (or are U+FFFD, which once "
-            "were such); they are left out: convert it first, for example with iconv -f WINDOWS-1252 -t UTF-8"
+            f"{damaged[0][0]}{more} has bytes that are no UTF-8, or U+FFFD, which once were such "
+            f"({damaged[0][1]:,}); they are left out: convert it first, for example with "
+            "iconv -f WINDOWS-1252 -t UTF-8"
         )
     if tally.cuts:
         notes.append(f"lines of more than {LONGEST_LINE:,} characters were cut in {tally.cuts:,} places")
@@ -54,15 +54,17 @@ def summarize(
     documents: Sequence[int],
     encoded: Sequence[Encoded],
     notes: list[str],
+    max_unknown: float,
 ) -> dict[str, Any]:
     """All of `summary.json` but the time.
 
     documents, encoded: of train, then of valid.
+
+    Raises ValueError for a larger share of unknown pieces than `max_unknown`.
     """
     counts = encoded[0].counts + encoded[1].counts
     unknown = int(counts[UNK]) / int(counts.sum() - counts[EOS])
-    if unknown > MANY_UNKNOWN:
-        lack = f"{unknown:.1%} of the pieces are unknown: the vocabulary lacks characters of the text"
+    if lack := check_unknown(unknown, max_unknown):
         notes = [*notes, lack]
     validating = int(encoded[1].counts.sum())
     if validating < FEW_TOKENS:

@@ -25,7 +25,7 @@ import numpy as np
 from .glue import DESCRIPTION_FILE, LONGEST, TASKS, GlueTask, PreparedTask, known_task, labelled
 from .glue_rows import find_file, read_rows
 from .token_file import TokenFile
-from .vocabulary import DICTIONARY_FILE, EOS, MODEL_FILE, UNK, Vocabulary
+from .vocabulary import DICTIONARY_FILE, EOS, MAX_UNKNOWN, MODEL_FILE, UNK, Vocabulary, check_unknown
 
 
 def prepare(
@@ -35,6 +35,7 @@ def prepare(
     out: Path,
     on_bad_row: Literal["error", "skip"] = "error",
     splits: Collection[str] | None = None,
+    max_unknown: float = MAX_UNKNOWN,
 ) -> None:
     """Makes the folder ``out/task.name`` of the splits that there are, and prints what is in it.
 
@@ -43,10 +44,11 @@ def prepare(
             would be missing, of test rows, is an error always; those that are known to be malformed, in QQP's
             training rows, are skipped always.
         splits: those to prepare, if not all.
+        max_unknown: the largest share of unknown pieces that a split may have.
 
     Raises:
         FileNotFoundError: no file of the task, or none of the vocabulary.
-        ValueError: a line of a file is not what the table says.
+        ValueError: a line of a file is not what the table says, or too many pieces are unknown.
     """
     vocabulary = Vocabulary(corpus)
     print(f"{task.name}: {', '.join(task.labels) or f'a number from 0 to {task.label_scale:g}'}")
@@ -62,7 +64,13 @@ def prepare(
                 print(f"  warning: no {glue_dir / task.folder / known.file}, so there are no {split} rows")
                 continue
             skip = labelled(split) and (on_bad_row == "skip" or known.malformed)
-            rows[split] = _prepare_split(task, split, path, vocabulary, folder, skip, digest)
+            rows[split], unknown = _prepare_split(task, split, path, vocabulary, folder, skip, digest)
+            try:
+                lack = check_unknown(unknown, max_unknown)
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from None
+            if lack:
+                print(f"  warning: {lack}")
             if known.rows is not None and rows[split] != known.rows:
                 print(f"  warning: {path.name} has {rows[split]:,} rows where GLUE's has {known.rows:,}")
         if not rows:
@@ -72,8 +80,9 @@ def prepare(
 
 def _prepare_split(
     task: GlueTask, split: str, path: Path, vocabulary: Vocabulary, folder: Path, skip: bool, digest: Any
-) -> int:
-    """Writes inputs and labels of a split, prints a line about them and returns the number of rows.
+) -> tuple[int, float]:
+    """Writes inputs and labels of a split, prints a line about them; returns the number of rows, and the
+    share of unknown pieces.
 
     The rows are added to the digest.
     """
@@ -99,19 +108,22 @@ def _prepare_split(
             unknown += sum(ids.count(UNK) for ids in sentences)
         if not lengths:
             raise ValueError(f"{path} has no rows" + (f": {bad_rows[0]}" if bad_rows else ""))
-    _report(split, np.array(lengths), unknown, len(task.inputs))
+    share = _report(split, np.array(lengths), unknown, len(task.inputs))
     if bad_rows:
         print(f"  warning: {len(bad_rows):,} bad rows of {split} skipped, the first: {bad_rows[0]}")
-    return len(lengths)
+    return len(lengths), share
 
 
-def _report(split: str, lengths: np.ndarray, unknown: int, sentences: int) -> None:
-    """Prints a line about a split, whose rows have these lengths (N,) in tokens, special ones included."""
+def _report(split: str, lengths: np.ndarray, unknown: int, sentences: int) -> float:
+    """Prints a line about a split, whose rows have these lengths (N,) in tokens, special ones included;
+    returns the share of unknown pieces."""
     pieces = int(lengths.sum()) - 2 * sentences * len(lengths)  # <s> A </s>, or <s> A </s> </s> B </s>
+    share = unknown / max(pieces, 1)
     print(
         f"  {split}: {len(lengths):,} rows of {lengths.mean():.1f} tokens, the longest of {lengths.max():,}, "
-        f"{(lengths > LONGEST).sum():,} over {LONGEST}; {unknown / max(pieces, 1):.3%} of the pieces unknown"
+        f"{(lengths > LONGEST).sum():,} over {LONGEST}; {share:.3%} of the pieces unknown"
     )
+    return share
 
 
 def _made(path: Path) -> Path:
@@ -185,11 +197,17 @@ def main() -> None:
         help="stop at a line of training or dev rows that has a wrong number of columns or an unknown label "
         "(default), or leave it out and count it",
     )
+    parser.add_argument(
+        "--max-unknown",
+        type=float,
+        default=MAX_UNKNOWN,
+        help="stop at a split with a larger share of unknown pieces (default: %(default)s; 1 lets all pass)",
+    )
     parser.add_argument("tasks", nargs="*", metavar="TASK", help="tasks to prepare (default: all found)")
     args = parser.parse_args()
     try:
         for task in choose(args.tasks, args.glue):
-            prepare(task, args.glue, args.corpus, args.out, args.on_bad_row)
+            prepare(task, args.glue, args.corpus, args.out, args.on_bad_row, max_unknown=args.max_unknown)
     except (OSError, ValueError) as error:
         sys.exit(f"prepare_glue: {error}")
 

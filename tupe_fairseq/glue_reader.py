@@ -126,7 +126,9 @@ def prepared_folder(glue: Path, task: GlueTask, splits: Sequence[str], corpus: P
             f"{glue / task.folder} has no {files}, so there are no rows of {name} to predict"
         )
     with tempfile.TemporaryDirectory() as scratch:
-        prepare(task, glue, corpus, Path(scratch), splits=chosen)
+        prepare(
+            task, glue, corpus, Path(scratch), splits=chosen, max_unknown=1
+        )  # every row gets a prediction
         yield Path(scratch, name)
 
 

@@ -47,7 +47,8 @@ def read_rows(
         if columns.count(name) != 1:
             if name in columns:
                 raise ValueError(f"{path}, line 1: the header has the column {name!r} twice")
-            raise ValueError(f"{path}, line 1: the header has no column {name!r} but {', '.join(columns)}")
+            there = ", ".join(map(repr, columns))
+            raise ValueError(f"{path}, line 1: the header has no column {name!r} but {there:.200}")
     places = [columns.index(name) for name in wanted]
     for number, line in lines:
         try:
@@ -104,9 +105,9 @@ def check_label(label: str, task: GlueTask) -> str:
         raise ValueError("the label is missing")
     if not task.regression:
         if label not in task.labels:
-            raise ValueError(f"label {label!r} is none of {', '.join(task.labels)}")
+            raise ValueError(f"label {label!r:.60} is none of {', '.join(task.labels)}")
         return label
     plain = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,30})?(e-?[0-9]{1,2})?", label)
     if not plain or float(label) > task.label_scale:
-        raise ValueError(f"label {label!r} is no number from 0 to {task.label_scale:g}")
+        raise ValueError(f"label {label!r:.60} is no number from 0 to {task.label_scale:g}")
     return label

@@ -33,6 +33,9 @@ DICTIONARY_FILE = "dict.txt"
 CHARACTER_COVERAGE = 0.99999
 LONGEST_WORD = 1000  # characters, of at most 4 bytes; SentencePiece skips what has over 4,192 bytes
 
+MANY_UNKNOWN = 0.01  # share of unknown pieces worth a note
+MAX_UNKNOWN = 0.2  # with a larger one, text and vocabulary do not belong together
+
 _NAME_OF_SPECIAL = re.compile(f"<(?={'|'.join(name[1:] for name in SPECIALS)})", re.IGNORECASE)
 _TOO_LARGE = re.compile(r"Vocabulary size too high.*<= (\d+)")
 _TOO_SMALL = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
@@ -98,6 +101,18 @@ def write_dictionary(path: Path, pieces: Sequence[str], counts: Sequence[int]) -
 def dictionary_fingerprint(symbols: Iterable[str]) -> str:
     """SHA-256 (hex) of symbols in the order of their ids, the specials and `<mask>` included."""
     return hashlib.sha256("\n".join(symbols).encode()).hexdigest()
+
+
+def check_unknown(share: float, most: float) -> str | None:
+    """A note where many pieces of a text are unknown; raises ValueError for a share above `most`."""
+    if share > most:
+        raise ValueError(
+            f"{share:.1%} of the pieces are unknown, over --max-unknown {most:g}: the vocabulary is not one "
+            "for this text; learn one on it, or raise --max-unknown (1 lets all pass)"
+        )
+    if share > MANY_UNKNOWN:
+        return f"{share:.1%} of the pieces are unknown: the vocabulary lacks characters of the text"
+    return None
 
 
 class Vocabulary:
