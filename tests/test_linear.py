@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from tupe_fairseq import linear
-from tupe_fairseq.linear import Linear, as_convolution, onednn_is_faster, product
+from tupe_fairseq.linear import Linear, amd_family, as_convolution, product
 
 
 @pytest.fixture(params=[True, False], ids=["oneDNN", "MKL"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "ONEDNN_IS_FASTER", request.param)
+    for choice in ("ONEDNN_FOR_LAYERS", "ONEDNN_FOR_MANY"):
+        monkeypatch.setattr(linear, choice, request.param)
 
 
 @pytest.mark.parametrize("shape", [(5, 24), (2, 3, 24), (1, 1, 24), (0, 24), (2, 0, 24)], ids=str)
@@ -40,7 +41,7 @@ def test_rows_that_are_a_view() -> None:
 
 def test_only_single_precision_goes_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr(linear, "ONEDNN_IS_FASTER", True)
+    monkeypatch.setattr(linear, "ONEDNN_FOR_LAYERS", True)
     monkeypatch.setattr(linear, "as_convolution", lambda *args: calls.append(args) or as_convolution(*args))
     layer = Linear(8, 8)
     layer(torch.ones(2, 8))
@@ -53,22 +54,27 @@ def test_only_single_precision_goes_the_other_way(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("machine", "capability", "vendor", "faster"),
+    ("machine", "capability", "vendor", "family"),
     [
-        ("x86_64", "AVX512", "AuthenticAMD", True),
-        ("x86_64", "AVX512", "GenuineIntel", False),
-        ("x86_64", "AVX2", "AuthenticAMD", False),
-        ("aarch64", "DEFAULT", "", False),
+        ("x86_64", "AVX512", "AuthenticAMD", 26),
+        ("x86_64", "AVX512", "GenuineIntel", 0),
+        ("x86_64", "AVX2", "AuthenticAMD", 0),
+        ("aarch64", "DEFAULT", "", 0),
     ],
 )
 def test_which_processors(
-    machine: str, capability: str, vendor: str, faster: bool, monkeypatch: pytest.MonkeyPatch
+    machine: str, capability: str, vendor: str, family: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cpu = (
+        f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: 26\nmodel\t\t: 2\n\n"
+        if vendor
+        else "BogoMIPS: 1\n"
+    )
     monkeypatch.setattr(linear.platform, "machine", lambda: machine)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(linear.Path, "is_file", lambda path: True)
-    monkeypatch.setattr(linear.Path, "read_text", lambda path: f"vendor_id\t: {vendor}\n")
-    assert onednn_is_faster() is faster
+    monkeypatch.setattr(linear.Path, "read_text", lambda path: cpu * 2)
+    assert amd_family() == family
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 7, 4), (1, 16, 33, 64), (2, 1, 1, 1)], ids=str)

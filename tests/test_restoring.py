@@ -20,8 +20,9 @@ from tiny_model import RunsCode
 
 from tupe_fairseq.model import load_model
 from tupe_fairseq.restoring import Start, check_start, find_start
+from tupe_fairseq.token_file import TokenFile
 from tupe_fairseq.variants import VARIANTS
-from tupe_fairseq.vocabulary import dictionary_fingerprint
+from tupe_fairseq.vocabulary import EOS, dictionary_fingerprint
 
 PIECES = [f"piece{i}" for i in range(20)]
 SHAPE = ["--encoder-layers", "1", "--encoder-embed-dim", "8", "--encoder-ffn-embed-dim", "8"]
@@ -29,12 +30,12 @@ SHAPE += ["--encoder-attention-heads", "2", "--max-positions", "8", "--tokens-pe
 
 
 def data(folder: Path, name: str, pieces: list[str]) -> Path:
-    """A data folder that has a dictionary, and no text in its files."""
+    """A data folder that has a dictionary, and a line of text."""
     (folder / name).mkdir()
     (folder / name / "dict.txt").write_text("".join(f"{piece} 1\n" for piece in pieces))
     for split in ("train", "valid"):
-        for suffix in (".bin", ".idx"):
-            (folder / name / f"{split}{suffix}").touch()  # looked for before a model is built, and not read
+        with TokenFile(folder / name / split, len(pieces) + 4) as file:
+            file.add([4, EOS])
     return folder / name
 
 

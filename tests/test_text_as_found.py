@@ -185,7 +185,10 @@ ODD = st.sampled_from(
         ),
         *(b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b", b'<doc id="1" title="x">\n', b"</doc>\n"),
         *(b"<mask>", b"</s>", b"<unk>", b"| ", b"\\\\", b"the lazy dog ", b"The Lazy Dog "),
-        *map(str.encode, "\x85\u2028\ufffd\u2581\u3164\u115f\u2800\u00ad\u0301\ufb01\u00a8\u5b57\U0001f600"),
+        *map(
+            str.encode,
+            "\x85\u2028\ufffd\u2581\u3164\u115f\u2800\u00ad\u0301\ufb01\u00a8\u5b57\U0001f600\ue000\u200b",
+        ),
         *map(str.encode, ("naïve café ", "हिन्दी ", "ไทย ")),
         "naïve café ".encode("latin1"),
     ]

@@ -70,7 +70,8 @@ def predict_split(
         OSError, ValueError: as the functions above.
     """
     task = prepared.task
-    rows = load_rows(folder, prepared, split, reader.longest)
+    symbols = reader.model.encoder.cfg.vocab_size
+    rows = load_rows(folder, prepared, split, reader.longest, symbols)
     predictions = predictions_of(task, compute_outputs(reader, rows, batch_size))
     said = f"{task.name} {split}: {len(rows):,} rows, {rows.cut:,} cut to {reader.longest} tokens"
     if labelled(split):

@@ -1,15 +1,21 @@
 """Linear layers and products of matrices, by the faster of two libraries that torch brings.
 
 On an x86 CPU torch multiplies float32 matrices with MKL, which uses AVX-512 on Intel's processors alone. It
-gives convolutions to oneDNN, which uses it on all. A linear layer is a convolution with a kernel of one, and
-as such runs twice as fast on an AMD processor with AVX-512: 500 GFLOP/s in place of 225 forward, 420 in place
-of 220 backward (2 cores of a Zen 5 EPYC, torch 2.13). Elsewhere it is torch's own. Products of many matrices
-are a grouped convolution: 340 GFLOP/s in place of 200, where the result is small beside the operands.
+gives convolutions to oneDNN, which uses it on all. A linear layer is a convolution with a kernel of one;
+products of many matrices are a grouped convolution. With torch 2.13 on two cores of AMD's processors:
+
+    GFLOP/s, MKL and oneDNN          Zen 4 (family 25)       Zen 5 (family 26)
+    a layer of base size, forward    126-187 and 197-209     225 and 500
+    forward and backward             137-196 and 161-202     220 and 420
+    many products, small results     106-140 and 100-112     200 and 340
+
+So layers go to oneDNN on both, and many products on Zen 5; elsewhere all is torch's own.
 """
 
 from __future__ import annotations
 
 import platform
+import re
 from pathlib import Path
 
 import torch
@@ -17,18 +23,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def onednn_is_faster() -> bool:
-    """Whether this CPU has AVX-512 and is not Intel's."""
+def amd_family() -> int:
+    """The family of this CPU if it is one of AMD's with AVX-512, else 0."""
     cpu = Path("/proc/cpuinfo")
-    return (
-        platform.machine() == "x86_64"
-        and torch.backends.cpu.get_cpu_capability() == "AVX512"
-        and cpu.is_file()
-        and "GenuineIntel" not in cpu.read_text()
-    )
+    if (
+        platform.machine() != "x86_64"
+        or torch.backends.cpu.get_cpu_capability() != "AVX512"
+        or not cpu.is_file()
+    ):
+        return 0
+    found = re.search(r"^vendor_id\s*: AuthenticAMD$.*?^cpu family\s*: (\d+)$", cpu.read_text(), re.M | re.S)
+    return int(found[1]) if found else 0
 
 
-ONEDNN_IS_FASTER = onednn_is_faster()
+ONEDNN_FOR_LAYERS = amd_family() >= 25
+ONEDNN_FOR_MANY = amd_family() >= 26
 
 
 class Linear(nn.Linear):
@@ -36,15 +45,15 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns (..., N) for x (..., K)."""
-        if for_onednn(x):
+        if ONEDNN_FOR_LAYERS and for_onednn(x):
             return as_convolution(x, self.weight, self.bias)
         return super().forward(x)
 
 
 def for_onednn(x: Tensor) -> bool:
-    """Whether products of x go to oneDNN."""
+    """Whether oneDNN can be asked for products of x."""
     takes = x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0
-    return takes and ONEDNN_IS_FASTER and bool(torch.backends.mkldnn.enabled)
+    return takes and bool(torch.backends.mkldnn.enabled)
 
 
 def as_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -56,7 +65,7 @@ def as_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """A B of every pair: (m, i, k) with (m, k, j), best both contiguous, to (m, i, j); without gradients."""
-    if not for_onednn(a):
+    if not (ONEDNN_FOR_MANY and for_onednn(a)):
         return torch.bmm(a, b)
     m, i, k = a.shape
     return F.conv1d(b.reshape(1, m * k, -1), a.reshape(m * i, k, 1), groups=m).view(m, i, -1)

@@ -32,9 +32,9 @@ from omegaconf import II, MISSING
 
 from .attention import choose
 from .blocks import EveryRowDataset, FirstTokenDataset, SplitLinesDataset, word_starts
-from .linear import ONEDNN_IS_FASTER
+from .linear import ONEDNN_FOR_LAYERS
 from .preflight import check_files, check_run, start, valid_subsets, whole_config
-from .tupe_task import TupeTask
+from .tupe_task import TupeTask, read_dictionary
 from .vocabulary import DICTIONARY_FILE
 
 logger = logging.getLogger(__name__)
@@ -209,11 +209,12 @@ def load_dictionary(folder: Path) -> Dictionary:
 
     Raises:
         FileNotFoundError: there is none.
+        ValueError: the file is no dictionary.
     """
     path = folder / DICTIONARY_FILE
     if not path.is_file():
         raise FileNotFoundError(f"no dictionary {path}; scripts/prepare_corpus.sh makes one in CORPUS/bin")
-    return Dictionary.load(str(path))
+    return read_dictionary(path)
 
 
 def check_shards(folders: Sequence[Path], dictionary: Dictionary, subsets: Sequence[str]) -> None:
@@ -226,9 +227,11 @@ def check_shards(folders: Sequence[Path], dictionary: Dictionary, subsets: Seque
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a folder has other pieces than the first, so its ids mean something else.
+        ValueError: a file is damaged, or a folder has other pieces than the first, so that its ids mean
+            something else.
     """
-    check_files([*(folder / "train" for folder in folders), *(folders[0] / name for name in subsets)])
+    trains, valids = (folder / "train" for folder in folders), (folders[0] / name for name in subsets)
+    check_files([*trains, *valids], len(dictionary))
     for folder in folders[1:]:
         if load_dictionary(folder).symbols != dictionary.symbols:
             raise ValueError(
@@ -256,7 +259,7 @@ def describe_run(model: torch.nn.Module, cfg: Any) -> list[str]:
     gpu = torch.cuda.is_available() and not cfg.common.cpu
     device = torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} threads"
     attention = choose(cfg.model.attention_impl, torch.device("cuda" if gpu else "cpu"))
-    products = "oneDNN" if ONEDNN_IS_FASTER and not gpu else "torch's choice"
+    products = "oneDNN" if ONEDNN_FOR_LAYERS and not gpu else "torch's choice"
     return [
         f"model: {cfg.model._name}, {parameters:,} parameters",
         f"an update: {batch} ({cfg.dataset.batch_size or cfg.dataset.max_tokens} {times})",

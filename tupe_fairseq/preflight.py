@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from . import token_file
 from .workers import check_workers
 
 
@@ -55,14 +56,16 @@ def valid_subsets(whole: Any) -> list[str]:
     return [] if whole.dataset.disable_validation else whole.dataset.valid_subset.split(",")
 
 
-def check_files(prefixes: Iterable[Path]) -> None:
+def check_files(prefixes: Iterable[Path], symbols: int) -> None:
     """Refuses token files that cannot be read.
 
     Args:
         prefixes: their names without .bin and .idx.
+        symbols: of their dictionary.
 
     Raises:
         FileNotFoundError, PermissionError: named.
+        ValueError: a file is damaged.
     """
     for prefix in prefixes:
         for path in (prefix.with_name(f"{prefix.name}.idx"), prefix.with_name(f"{prefix.name}.bin")):
@@ -70,6 +73,7 @@ def check_files(prefixes: Iterable[Path]) -> None:
                 raise FileNotFoundError(f"no file {path}; scripts/prepare_corpus.sh makes it in CORPUS/bin")
             if not os.access(path, os.R_OK):
                 raise PermissionError(f"cannot read {path}; give yourself the right to")
+        token_file.check(prefix, symbols)
 
 
 def check_batch(rows: int, source: str, whole: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,31 @@ def summarize(out: Path) -> dict[str, Any]:
 
     Losses are bits a masked token, MCC and accuracy fractions, both of the checkpoint with the best MCC.
     """
-    corpus = json.loads((out / "corpus" / "summary.json").read_text(encoding="utf-8"))
+    corpus = out / "corpus" / "summary.json"
     _, loss = read_curve(out / "pretrain")
     _, mcc = read_curve(out / "finetune", key="mcc")
     _, accuracy = read_curve(out / "finetune", key="accuracy")
-    lines = (out / "seconds.tsv").read_text(encoding="utf-8").splitlines()
     best = mcc.index(max(mcc))
     return {
-        "unigram_bits": corpus["unigram_bits"],
+        "unigram_bits": _read(corpus, lambda text: float(json.loads(text)["unigram_bits"])),
         "valid_bits_first": loss[0],
         "valid_bits_last": loss[-1],
         "finetune_mcc": mcc[best],
         "finetune_accuracy": accuracy[best],
-        "seconds": {name: int(seconds) for name, seconds in (line.split("\t") for line in lines)},
+        "seconds": _read(out / "seconds.tsv", _seconds),
     }
+
+
+def _seconds(text: str) -> dict[str, int]:
+    return {name: int(seconds) for name, seconds in (line.split("\t") for line in text.splitlines())}
+
+
+def _read(path: Path, parse: Callable[[str], Any]) -> Any:
+    """What a file says; raises ValueError where it is not what the quickstart wrote."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error!r:.100}); run the quickstart again") from None
 
 
 def table(summary: dict[str, Any]) -> str:

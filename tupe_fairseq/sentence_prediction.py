@@ -30,7 +30,7 @@ from .glue import BATCH_MEAN, LONGEST, PreparedTask, labelled
 from .preflight import check_run, start, valid_subsets
 from .sentence_criterion import ROWS, log_scores
 from .sentence_rows import DealtRowsDataset, existing, load_rows, load_targets
-from .tupe_task import TupeTask
+from .tupe_task import TupeTask, read_dictionary
 from .vocabulary import DICTIONARY_FILE, PAD
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class TupeSentencePredictionTask(TupeTask):
                         f"{cfg.data} has no {split} rows (--valid-subset); "
                         f"there are {', '.join(prepared.rows)}"
                     )
-        dictionary = Dictionary.load(str(existing(Path(cfg.data, DICTIONARY_FILE))))
+        dictionary = read_dictionary(existing(Path(cfg.data, DICTIONARY_FILE)))
         logger.info("%s: %s", prepared.task.name, ", ".join(prepared.task.labels) or "regression")
         return cls(cfg, dictionary, prepared)
 
@@ -103,7 +103,7 @@ class TupeSentencePredictionTask(TupeTask):
             ValueError: the files do not fit each other.
         """
         folder, longest = Path(self.cfg.data), self.cfg.tokens_per_sample
-        rows = load_rows(folder, self.prepared, split, longest)
+        rows = load_rows(folder, self.prepared, split, longest, len(self.dictionary))
         logger.info(
             "%s: %s rows, %s (%.2f%%) cut to %s tokens",
             *(split, f"{len(rows):,}", rows.cut, 100 * rows.cut / len(rows), longest),

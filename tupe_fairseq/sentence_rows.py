@@ -16,6 +16,7 @@ from fairseq.data import FairseqDataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from torch import Tensor
 
+from . import token_file
 from .blocks import EveryRowDataset
 from .glue import DESCRIPTION_FILE, GlueTask, PreparedTask
 from .glue_rows import check_label
@@ -37,7 +38,7 @@ def read_targets(path: Path, task: GlueTask) -> np.ndarray:
     Raises:
         ValueError: the task does not have a label.
     """
-    labels = path.read_text(encoding="utf-8").splitlines()
+    labels = path.read_text(encoding="utf-8", errors="replace").splitlines()  # damaged ones are of no task
     for number, label in enumerate(labels, start=1):
         try:
             check_label(label, task)
@@ -71,18 +72,21 @@ def load_targets(folder: Path, prepared: PreparedTask, split: str) -> np.ndarray
     return targets
 
 
-def load_rows(folder: Path, prepared: PreparedTask, split: str, longest: int) -> SentencesDataset:
-    """The rows of a split in a prepared folder, cut to `longest` tokens.
+def load_rows(
+    folder: Path, prepared: PreparedTask, split: str, longest: int, symbols: int
+) -> SentencesDataset:
+    """The rows of a split in a prepared folder, of a vocabulary of so many symbols, cut to `longest` tokens.
 
     Raises:
         FileNotFoundError: a file of the split does not exist.
-        ValueError: the files do not fit each other.
+        ValueError: the files are damaged, or do not fit each other.
     """
     sentences = []
     for i in range(len(prepared.task.inputs)):
         prefix = folder / f"input{i}" / split
         for suffix in (".idx", ".bin"):
             existing(prefix.with_suffix(suffix))
+        token_file.check(prefix, symbols)
         sentences.append(MMapIndexedDataset(str(prefix)))
         found, expected = len(sentences[i]), prepared.rows[split]
         if found != expected:

@@ -24,6 +24,16 @@ _HEADER = struct.Struct("<9sQBQ")
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
 _CODES = {np.dtype("<u2"): 8, np.dtype("<u4"): 9}  # fairseq's _code_to_dtype
+_TYPES = {
+    1: "u1",
+    2: "i1",
+    3: "<i2",
+    4: "<i4",
+    5: "<i8",
+    8: "<u2",
+    9: "<u4",
+    10: "<u8",
+}  # fairseq reads them too
 _UINT16_BELOW = 65_500  # fairseq's best_fitting_int_dtype
 _CHUNK = 1 << 20  # row sizes held in memory at once
 
@@ -31,6 +41,55 @@ _CHUNK = 1 << 20  # row sizes held in memory at once
 def id_type(vocabulary_size: int) -> np.dtype:
     """The type of ids on disk: 2 bytes, or 4 for a large vocabulary."""
     return np.dtype("<u2" if vocabulary_size < _UINT16_BELOW else "<u4")
+
+
+def check(prefix: str | Path, symbols: int) -> None:
+    """Refuses files that fairseq would fail on, or read as another text. Reads all of both, as fairseq does.
+
+    symbols: ids lie in [0, symbols).
+
+    Raises OSError, and ValueError in a sentence.
+    """
+    index, file = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    kind, rows = _read_header(index)
+    sizes = np.memmap(index, "<i4", "r", _HEADER.size, rows)
+    begins = np.memmap(index, "<i8", "r", _HEADER.size + sizes.nbytes, rows)
+    begin = 0  # bytes
+    for first in range(0, rows, _CHUNK):
+        chunk = slice(first, first + _CHUNK)
+        ends = begin + np.cumsum(sizes[chunk], dtype=np.int64) * kind.itemsize
+        if sizes[chunk].min() < 0 or (begins[chunk] != ends - sizes[chunk] * kind.itemsize).any():
+            raise ValueError(f"{index} is damaged: its rows do not follow each other; prepare the data again")
+        begin = int(ends[-1])
+    if file.stat().st_size != begin:
+        raise ValueError(
+            f"{file} has {file.stat().st_size:,} bytes, and {index.name} tells of {begin:,}; "
+            "prepare the data again"
+        )
+    ids = np.memmap(file, kind, "r") if begin else np.zeros(0, kind)
+    for first in range(0, ids.size, _CHUNK):
+        least, most = (int(end(ids[first : first + _CHUNK])) for end in (np.min, np.max))
+        if least < 0 or most >= symbols:
+            raise ValueError(
+                f"{file} holds the id {least if least < 0 else most}, and its vocabulary has {symbols:,} "
+                "symbols: it is damaged, or was made with another; prepare the data again"
+            )
+
+
+def _read_header(index: Path) -> tuple[np.dtype, int]:
+    """The type of the ids and the number of rows, of which the file has just the size; raises ValueError."""
+    with index.open("rb") as file:
+        header = file.read(_HEADER.size)
+    if len(header) == _HEADER.size:
+        magic, version, code, rows = _HEADER.unpack(header)
+        if (magic, version) == (_MAGIC, _VERSION) and code in _TYPES:
+            if rows and index.stat().st_size == _HEADER.size + 12 * rows:
+                return np.dtype(_TYPES[code]), rows
+            raise ValueError(f"{index} has no rows, or was cut off; prepare the data again")
+    raise ValueError(
+        f"{index} is no index of rows (in the format of fairseq-preprocess --dataset-impl mmap); prepare the "
+        "data again"
+    )
 
 
 class TokenFile:

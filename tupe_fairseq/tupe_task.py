@@ -145,6 +145,19 @@ class TupeTask(FairseqTask):
         return self.dictionary
 
 
+def read_dictionary(path: Path) -> Dictionary:
+    """A file of fairseq's Dictionary.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return Dictionary.load(str(path))
+    except Exception as error:  # fairseq raises no better
+        reason = repr(str(error))
+        raise ValueError(f"{path} is no dictionary ({reason:.100}); prepare the data again") from None
+
+
 def take(save_dir: Path) -> None:
     """SAVE_DIR for this run alone, without the half files of one that was killed.
 

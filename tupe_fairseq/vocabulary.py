@@ -222,7 +222,9 @@ def read_dictionary(path: Path) -> list[str]:
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         piece, _, count = line.rpartition(" ")
         if not (piece and count.isdigit()):
-            raise ValueError(f"{path}, line {number} is {line!r}, not 'piece count'; make the corpus again")
+            raise ValueError(
+                f"{path}, line {number} is {line!r:.60}, not 'piece count'; make the corpus again"
+            )
         pieces.append(piece)
     return pieces
 
@@ -237,6 +239,6 @@ def _check_agreement(model: list[str], dictionary: list[str], path: Path) -> Non
     for i, (ours, theirs) in enumerate(zip(model, dictionary), start=len(SPECIALS)):
         if ours != theirs:
             raise ValueError(
-                f"{path} has {theirs!r} where {MODEL_FILE} beside it has {ours!r} (id {i}); "
+                f"{path} has {theirs!r:.60} where {MODEL_FILE} beside it has {ours!r:.60} (id {i}); "
                 "they are not of one vocabulary"
             )
