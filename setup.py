@@ -26,6 +26,7 @@ setup(
     python_requires=">=3.9",
     install_requires=requirements("requirements.txt"),
     extras_require={
+        "hf": requirements("requirements-hf.txt"),
         "dev": requirements("requirements-dev.txt"),
         "benchmark": requirements("requirements-benchmark.txt"),
     },

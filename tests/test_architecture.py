@@ -39,7 +39,7 @@ def imports(path: Path) -> tuple[set[str], set[str]]:
 def table() -> dict[str, list[str]]:
     """The table of modules in CONTRIBUTING.md: what they need, and their names in order."""
     text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (torch alone|no fairseq|fairseq) \| (.*) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (torch alone|no fairseq|transformers|fairseq) \| (.*) \|$", text, re.MULTILINE)
     return {needs: re.findall(r"`(\w+)`", modules) for needs, modules in rows}
 
 
@@ -68,9 +68,14 @@ def test_the_core_is_torch_only(name: str) -> None:
     assert MODULES[name][1] <= {"torch"}
 
 
-@pytest.mark.parametrize("name", TABLE["no fairseq"])
+@pytest.mark.parametrize("name", [*TABLE["no fairseq"], *TABLE["transformers"]])
 def test_what_does_without_fairseq(name: str) -> None:
     assert not MODULES[name][1] & {"fairseq", "omegaconf", "fairseq_cli"}
+
+
+@pytest.mark.parametrize("name", sorted({*ORDER} - {*TABLE["transformers"], "export_hf", "benchmark_peers"}))
+def test_what_does_without_transformers(name: str) -> None:
+    assert not MODULES[name][1] & {"transformers", "tokenizers"}
 
 
 def test_the_table_of_glue_needs_the_standard_library_only() -> None:

@@ -252,14 +252,14 @@ def test_only_a_new_folder_is_written(official: tuple[Path, Path], tmp_path: Pat
         convert.convert(*official, out)
         before = contents(out)
         assert sorted(before) == ["dict.txt", "model.pt"]
-        with pytest.raises(ValueError, match=r"out exists; name a new folder with -o$|empty exists; "):
+        with pytest.raises(ValueError, match=r"out exists; name a new folder$|empty exists; "):
             convert.convert(*official, out)
         assert contents(out) == before
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]
 
 
 def test_a_file_in_place_of_the_folder(official: tuple[Path, Path]) -> None:
-    with pytest.raises(ValueError, match="exists; name a new folder with -o"):
+    with pytest.raises(ValueError, match="exists; name a new folder"):
         convert.convert(*official, official[1])
 
 

@@ -31,6 +31,8 @@ from torch.utils.tensorboard import SummaryWriter
 from tupe_fairseq import (
     convert,
     corpus,
+    export_hf,
+    fill_mask,
     glue_cli,
     glue_data,
     glue_flags,
@@ -218,6 +220,8 @@ PRETRAIN, TUNE = ("corpus/bin", "tupe_masked_lm"), ("bin/RTE", "tupe_sentence_pr
 PREDICT = command(glue_cli.main, "predict", "{}/tuned", "{}/bin", "RTE", "-o", "{}/out", "--cpu")
 PREPARE = command(glue_data.main, "-g", "{}/glue", "-c", "{}/corpus", "-o", "{}/again", "RTE")
 CONVERT = command(convert.main, "{}/official.pt", "--dict", "{}/official.txt", "-o", "{}/converted")
+FILL = command(fill_mask.main, "{}/save", "the <mask>", "--data", "{}/corpus", "--cpu")
+EXPORT = command(export_hf.main, "{}/model.pt", "{}/out", "--data", "{}/corpus")
 REPORT = command(quickstart_report.main, "{}/quickstart")
 VALIDATE = "{}/corpus/bin --path {}/model.pt --task tupe_masked_lm --batch-size 4 --cpu"
 TUNING = "RTE {}/bin {}/model.pt --batch-size 4"
@@ -233,6 +237,8 @@ CHECKPOINTS = {
     "sweep_glue.sh": Way("model.pt", command(glue_sweep.main, *SWEEP.split())),
     "predict": Way("tuned/checkpoint_best.pt", PREDICT),
     "convert": Way("official.pt", CONVERT),
+    "fill_mask": Way("save/checkpoint_last.pt", FILL),
+    "export_hf": Way("model.pt", EXPORT),
     "plots": Way("model.pt", command(plots.main, "positions", "{}/model.pt", "{}/out.png")),
     "quickstart_report": Way("quickstart/pretrain/checkpoint_last.pt", REPORT),
 }
@@ -257,6 +263,8 @@ OTHERS = {
         "corpus/spm.model",
         command(corpus.main, "{}/text", "-o", "{}/new", "--vocab-from", "{}/corpus", "--workers", "1"),
     ),
+    "SentencePiece, fill_mask": Way("corpus/spm.model", FILL),
+    "dictionary, export_hf": Way("corpus/dict.txt", EXPORT),
     "dictionary, convert": Way("official.txt", CONVERT),
     "result, report": Way("runs/RTE/lr-2e-5_seed-1/result.json", command(glue_cli.main, "report", "{}/runs")),
     "predictions, submission": Way("predictions/RTE.tsv", submission),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import re
 import zipfile
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 
 from .variants import VARIANTS
+
+logger = logging.getLogger(__name__)
 
 # The options that decide which weights a model has and what they mean; the others may change with every run.
 SHAPE = (
@@ -149,3 +152,30 @@ def task_state(state: dict[str, Any]) -> dict[str, Any]:
     """What the task of a checkpoint has put into it: VOCABULARY, GLUE_TASK; nothing where there is none."""
     stored = state.get("task_state")
     return stored if isinstance(stored, dict) else {}
+
+
+def check_vocabulary(state: dict[str, Any], source: str | Path, symbols: int, fingerprint: str) -> None:
+    """Refuses a checkpoint that was trained with another vocabulary.
+
+    Raises:
+        ValueError: the vocabularies differ in size, in a piece, or in the order of pieces.
+    """
+    problems = other_vocabulary(state, source, symbols, fingerprint)
+    if problems:
+        raise ValueError(
+            f"{source} does not fit the data: {problems[0]}; prepare the data with the vocabulary "
+            "(spm.model, dict.txt) that the model was trained on"
+        )
+
+
+def other_vocabulary(state: dict[str, Any], source: str | Path, symbols: int, fingerprint: str) -> list[str]:
+    """In what the vocabularies of a checkpoint and of here differ, in words."""
+    there = len(model_weights(state, source)[EMBEDDINGS])
+    if there != symbols:
+        return [f"a vocabulary of {there:,} there, of {symbols:,} here (dict.txt of the data folder)"]
+    known = task_state(state).get(VOCABULARY)
+    if known is None:
+        logger.warning("%s has no fingerprint of its vocabulary; its size was compared alone", source)
+    elif known != fingerprint:
+        return [f"another vocabulary of the same {symbols:,} pieces (dict.txt of the data folder)"]
+    return []

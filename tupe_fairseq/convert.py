@@ -14,7 +14,6 @@ import argparse
 import re
 import shlex
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from . import checkpoints
 from .official import TIED
 from .official_weights import Official, read
 from .vocabulary import DICTIONARY_FILE, MASK, SPECIALS, dictionary_fingerprint, write_dictionary
+from .whole_file import new_folder
 
 CHECKPOINT_FILE = "model.pt"
 MORE_SPECIALS = ("<file>", "<email>", "<url>")  # behind fairseq's four in their Dictionary.__init__
@@ -47,22 +47,16 @@ def convert(source: Path, dictionary: Path, output: Path) -> Official:
         ValueError: a file is not what it should be, the two do not fit, or `output` exists.
         OSError: the files cannot be written.
     """
-    _check_new(output)
-    pieces, counts = read_dictionary(dictionary)
-    model = read(source)
-    if len(pieces) + 1 != model.vocabulary:
-        raise ValueError(
-            f"{source} has embeddings of {model.vocabulary:,} symbols but {dictionary} makes "
-            f"{len(pieces) + 1:,}: 7 special ones, its {len(pieces) - 7:,} lines and {MASK}; give its own"
-        )
-    home = output.resolve().parent
-    home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{output.resolve().name}.", dir=home) as work:
-        fresh = Path(work, "new")
-        fresh.mkdir()
+    with new_folder(output) as fresh:
+        pieces, counts = read_dictionary(dictionary)
+        model = read(source)
+        if len(pieces) + 1 != model.vocabulary:
+            raise ValueError(
+                f"{source} has embeddings of {model.vocabulary:,} symbols but {dictionary} makes "
+                f"{len(pieces) + 1:,}: 7 special ones, its {len(pieces) - 7:,} lines and {MASK}; give its own"
+            )
         write_dictionary(fresh / DICTIONARY_FILE, pieces, counts)
         _save(checkpoint(model, str(output), [*pieces, MASK]), fresh / CHECKPOINT_FILE)
-        fresh.rename(output.resolve())
     return model
 
 
@@ -131,11 +125,6 @@ def _save(state: dict[str, Any], path: Path) -> None:
         torch.save(state, path)
     except RuntimeError as error:  # in torch's words, a full disk for example
         raise OSError(f"cannot write {path}: {str(error).splitlines()[0]}") from None
-
-
-def _check_new(output: Path) -> None:
-    if output.is_file() or (output.is_dir() and any(output.iterdir())):
-        raise ValueError(f"{output} exists; name a new folder with -o")
 
 
 def report(model: Official, source: Path, output: Path) -> str:

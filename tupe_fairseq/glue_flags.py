@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from . import checkpoints
-from .checkpoints import SHAPE
+from .checkpoints import SHAPE, check_vocabulary
 from .glue import LONGEST, PreparedTask
-from .restoring import check_vocabulary
 from .vocabulary import (
     DICTIONARY_FILE,
     MASK,

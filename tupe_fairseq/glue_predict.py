@@ -24,11 +24,11 @@ from .glue_reader import (
     Finetuned,
     choose_splits,
     compute_outputs,
-    find_checkpoint,
     load_finetuned,
     prepared_folder,
 )
 from .glue_submission import HEADER
+from .save_folder import find_checkpoint
 from .sentence_criterion import CORRELATIONS, score, why_undefined
 from .sentence_rows import label_file, load_rows, load_targets
 from .whole_file import whole_file

@@ -21,7 +21,6 @@ from .glue_data import prepare
 from .glue_flags import has_vocabulary
 from .glue_rows import find_file
 from .model import TupeModel, load_model
-from .save_folder import LAST
 from .sentence_rows import SentencesDataset
 from .vocabulary import DICTIONARY_FILE, MODEL_FILE, PAD
 
@@ -32,23 +31,6 @@ class Finetuned(NamedTuple):
     model: TupeModel
     head: str  # the name of its sentence head
     longest: int  # tokens of a row; longer ones are cut, as in its training
-
-
-def find_checkpoint(path: Path) -> Path:
-    """The checkpoint to use of a folder, or the file that was named.
-
-    Raises:
-        FileNotFoundError: the folder has none.
-    """
-    if not path.is_dir():
-        return path
-    best, last = path / "checkpoint_best.pt", path / LAST
-    if not best.is_file():
-        if not last.is_file():
-            raise FileNotFoundError(f"{path} has neither {best.name} nor {last.name}; name a checkpoint")
-        print(f"note: {path} has no {best.name}; this is {last.name}")
-        return last
-    return best
 
 
 def load_finetuned(state: dict[str, Any], path: Path, task: GlueTask) -> Finetuned:

@@ -6,50 +6,23 @@ Shapes: B batch, T tokens, D model width, V vocabulary, N masked positions of a 
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from fairseq.models import BaseFairseqModel, register_model, register_model_architecture
 from torch import Tensor, nn
 
-from .checkpoints import EMBEDDINGS, check_weights, model_options, model_weights
+from .checkpoints import EMBEDDINGS, check_vocabulary, check_weights, load, model_options, model_weights
 from .config import TupeConfig, architectures, complete, encoder_config
-from .dropout import Dropout
 from .encoder import TupeEncoder, init_weights
-from .linear import Linear
-from .positional import LAYER_NORM_EPS, resize_positions
-from .vocabulary import PAD
+from .heads import LMHead, SentenceHead
+from .hub import TupeHubInterface
+from .positional import resize_positions
+from .save_folder import find_checkpoint
+from .vocabulary import DICTIONARY_FILE, MASK, MODEL_FILE, PAD, Vocabulary, dictionary_fingerprint
 
 logger = logging.getLogger(__name__)
-
-
-class LMHead(nn.Module):
-    """Dense, GELU, LayerNorm, then the token embeddings as output weights and a bias."""
-
-    def __init__(self, embed_dim: int, vocab_size: int) -> None:
-        super().__init__()
-        self.dense = Linear(embed_dim, embed_dim)
-        self.layer_norm = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
-
-    def forward(self, features: Tensor, embeddings: Tensor) -> Tensor:
-        """Returns logits (..., V) for features (..., D) and token embeddings (V, D)."""
-        return F.linear(self.layer_norm(F.gelu(self.dense(features))), embeddings, self.bias)
-
-
-class SentenceHead(nn.Module):
-    """Classification or regression from the first token: dense, tanh, dropout, projection."""
-
-    def __init__(self, embed_dim: int, num_classes: int, dropout: float) -> None:
-        super().__init__()
-        self.dense = Linear(embed_dim, embed_dim)
-        self.dropout = Dropout(dropout)
-        self.out_proj = nn.Linear(embed_dim, num_classes)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Returns (B, classes) for features (B, T, D)."""
-        return self.out_proj(self.dropout(torch.tanh(self.dense(features[:, 0]))))
 
 
 @register_model("tupe", dataclass=TupeConfig)
@@ -81,6 +54,40 @@ class TupeModel(BaseFairseqModel):
                 f"--max-positions {cfg.max_positions} of the model; lower the one or raise the other"
             )
         return cls(cfg, len(task.source_dictionary), task.source_dictionary.pad())
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str | Path,
+        checkpoint_file: str | None = None,
+        data_name_or_path: str | Path | None = None,
+    ) -> TupeHubInterface:
+        """A trained model with its vocabulary, in evaluation mode, as fairseq's RoBERTa gives it.
+
+        Args:
+            model_name_or_path: SAVE_DIR of a training, or a checkpoint.
+            checkpoint_file: of that folder; by default the best, else the last.
+            data_name_or_path: folder of `dict.txt` and `spm.model`, by default that of the checkpoint.
+
+        Raises:
+            FileNotFoundError: there is no checkpoint, or no vocabulary beside it.
+            ValueError: the checkpoint is damaged or not of this plugin, or of another vocabulary.
+        """
+        path = Path(model_name_or_path)
+        path = path / checkpoint_file if checkpoint_file else find_checkpoint(path)
+        state = load(path)
+        model = load_model(state)
+        folder = Path(data_name_or_path or path.parent)
+        for name in (MODEL_FILE, DICTIONARY_FILE):
+            if not (folder / name).is_file():
+                raise FileNotFoundError(
+                    f"no {folder / name}, and text needs the vocabulary of the model; name its folder with "
+                    "data_name_or_path"
+                )
+        vocabulary = Vocabulary(folder)
+        symbols = [*vocabulary.pieces, MASK]
+        check_vocabulary(state, path, len(symbols), dictionary_fingerprint(symbols))
+        return TupeHubInterface(model, vocabulary)
 
     def max_positions(self) -> int:
         """Longest sequence in tokens, [CLS] included."""

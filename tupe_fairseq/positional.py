@@ -153,10 +153,14 @@ class RelativePositions(nn.Module):
         super().__init__()
         self.max_positions = max_positions
         self.num_buckets = num_buckets
+        self.max_distance = max_distance
         self.embedding = nn.Embedding(num_buckets + 1 if reset else num_buckets, num_heads)
-        distance = torch.arange(1 - max_positions, max_positions)
-        bucket = relative_position_bucket(distance, num_buckets, max_distance)
-        self.register_buffer("bucket", bucket, persistent=False)  # (2P - 1,), of distance 1 - P ... P - 1
+        self.register_buffer("bucket", self.buckets(), persistent=False)
+
+    def buckets(self) -> Tensor:
+        """The bucket of every distance, 1 - P ... P - 1: (2P - 1,) int64."""
+        distance = torch.arange(1 - self.max_positions, self.max_positions)
+        return relative_position_bucket(distance, self.num_buckets, self.max_distance)
 
     def forward(self, length: int) -> Tensor:
         """The term of T = ``length`` positions before the reset: (H, T, T)."""

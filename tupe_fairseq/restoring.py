@@ -126,7 +126,7 @@ def check_start(start: Start, state: dict[str, Any], model: TupeModel, task_stat
     here = vars(model.cfg)
     problems = [f"{name} {options.get(name)} there, {here[name]} here ({_flag(name)})" for name in differ]
     symbols, fingerprint = model.encoder.cfg.vocab_size, task_state[checkpoints.VOCABULARY]
-    problems += _other_vocabulary(state, start.path, symbols, fingerprint)
+    problems += checkpoints.other_vocabulary(state, start.path, symbols, fingerprint)
     known, own = (of.get(checkpoints.GLUE_TASK) for of in (checkpoints.task_state(state), task_state))
     if start.resumed and known not in (None, own):
         problems.append(f"fine-tuned on {known} there, {own or 'not at all'} here")
@@ -186,32 +186,6 @@ def _check_shapes(start: Start, weights: dict[str, Tensor], model: TupeModel) ->
             shown = ", ".join(sorted(map(str, names))[:3])
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise ValueError(f"{start.path} {problem}: {shown}{more}")
-
-
-def check_vocabulary(state: dict[str, Any], source: str | Path, symbols: int, fingerprint: str) -> None:
-    """Refuses a checkpoint that was trained with another vocabulary.
-
-    Raises:
-        ValueError: the vocabularies differ in size, in a piece, or in the order of pieces.
-    """
-    problems = _other_vocabulary(state, source, symbols, fingerprint)
-    if problems:
-        raise ValueError(
-            f"{source} does not fit the data: {problems[0]}; prepare the data with the vocabulary "
-            "(spm.model, dict.txt) that the model was trained on"
-        )
-
-
-def _other_vocabulary(state: dict[str, Any], source: str | Path, symbols: int, fingerprint: str) -> list[str]:
-    there = len(checkpoints.model_weights(state, source)[checkpoints.EMBEDDINGS])
-    if there != symbols:
-        return [f"a vocabulary of {there:,} there, of {symbols:,} here (dict.txt of the data folder)"]
-    known = checkpoints.task_state(state).get(checkpoints.VOCABULARY)
-    if known is None:
-        logger.warning("%s has no fingerprint of its vocabulary; its size was compared alone", source)
-    elif known != fingerprint:
-        return [f"another vocabulary of the same {symbols:,} pieces (dict.txt of the data folder)"]
-    return []
 
 
 def _flag(option: str) -> str:

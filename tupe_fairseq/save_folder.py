@@ -57,6 +57,23 @@ def lock(folder: Path) -> None:
     _held.add(path)
 
 
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint to use of a folder, or the file that was named.
+
+    Raises:
+        FileNotFoundError: the folder has none.
+    """
+    if not path.is_dir():
+        return path
+    best, last = path / "checkpoint_best.pt", path / LAST
+    if not best.is_file():
+        if not last.is_file():
+            raise FileNotFoundError(f"{path} has neither {best.name} nor {last.name}; name a checkpoint")
+        print(f"note: {path} has no {best.name}; this is {last.name}")
+        return last
+    return best
+
+
 def remove_leftovers(folder: Path) -> list[str]:
     """Removes what kills have left of checkpoints half written; returns the names."""
     parts = [*folder.glob(".*.pt.part"), *folder.glob("*.pt.tmp")]  # ours, and fairseq's own

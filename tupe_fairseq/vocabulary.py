@@ -141,6 +141,10 @@ class Vocabulary:
         """
         return self._processor.encode(text)
 
+    def normalize(self, text: str) -> str:
+        """The lower-cased text as pieces cut it, with U+2581 for spaces and before the first word."""
+        return self._processor.normalize(text)
+
     def decode(self, ids: Iterable[int]) -> str:
         """The lower-cased text; `<s>`, `<pad>` and `</s>` vanish, `<unk>` becomes U+2047."""
         return self._processor.decode([int(i) for i in ids])
