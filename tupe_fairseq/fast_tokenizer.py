@@ -14,8 +14,7 @@ from .vocabulary import BOS, EOS, MASK, MODEL_FILE, SPECIALS, UNK, Vocabulary
 def fast_tokenizer(folder: Path) -> Tokenizer:
     """A tokenizer with the pieces, ids and merges of the folder's vocabulary, for normalised text.
 
-    Rows are ``<s> A </s>``, and ``<s> A </s> </s> B </s>``. ``<mask>`` in a text is the token, and takes the
-    space before it.
+    Rows are ``<s> A </s>``, and ``<s> A </s> </s> B </s>``. ``<mask>`` in a text is the token.
 
     Raises:
         FileNotFoundError, ValueError: as `Vocabulary`.
@@ -34,7 +33,7 @@ def fast_tokenizer(folder: Path) -> Tokenizer:
         special_tokens=[(bos, BOS), (eos, EOS)],
     )
     tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in SPECIALS])
-    tokenizer.add_tokens([AddedToken(MASK, lstrip=True, normalized=False)])
+    tokenizer.add_tokens([AddedToken(MASK, normalized=False)])
     return tokenizer
 
 

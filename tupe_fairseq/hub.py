@@ -78,7 +78,7 @@ class TupeHubInterface(nn.Module):
         return ids
 
     def _ids_behind_mask(self, part: str) -> list[int]:
-        first = self.vocabulary.normalize("a" + part)[2:3]
+        first = self.vocabulary.normalize(_UNKNOWN + part)[2:3]
         if first in ("", WORD_MARK):
             return self.vocabulary.encode(part)
         inside = self.vocabulary.encode(_UNKNOWN + part)

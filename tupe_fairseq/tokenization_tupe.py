@@ -39,7 +39,7 @@ class TupeTokenizerFast(PreTrainedTokenizerFast):
         if text is None:
             return None
         first, *rest = text.split(MASK)
-        behind = [self._words("a" + part)[2:] for part in rest]  # on, with no space that the text has not
+        behind = [self._words(MARK + part)[2:] for part in rest]  # goes on: no space that the text has not
         return MASK.join([self._words(first), *behind])
 
     def _words(self, text: str) -> str:
