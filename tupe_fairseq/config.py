@@ -78,6 +78,16 @@ class TupeConfig(FairseqDataclass):
     )
 
 
+@dataclass
+class TupeTaskConfig(FairseqDataclass):
+    """The options that the tasks of this plugin share."""
+
+    no_position_logs: bool = field(
+        default=False,
+        metadata={"help": "leave pictures and figures of positions out of --tensorboard-logdir"},
+    )
+
+
 def complete(options: Mapping[str, Any]) -> TupeConfig:
     """The options of a model, in a checkpoint for example; those that it lacks have their defaults."""
     names = {f.name for f in fields(TupeConfig)} - {"_name"}

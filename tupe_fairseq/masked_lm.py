@@ -25,13 +25,14 @@ from fairseq.data import (
     TokenBlockDataset,
     data_utils,
 )
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from .attention import choose
 from .blocks import EveryRowDataset, FirstTokenDataset, SplitLinesDataset, word_starts
+from .config import TupeTaskConfig
 from .linear import ONEDNN_FOR_LAYERS
 from .preflight import check_files, check_run, start, valid_subsets, whole_config
 from .tupe_task import TupeTask, read_dictionary
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class TupeMaskedLMConfig(FairseqDataclass):
+class TupeMaskedLMConfig(TupeTaskConfig):
     """The options of the task; they carry the names that fairseq's ``masked_lm`` has."""
 
     data: str = field(

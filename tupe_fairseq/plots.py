@@ -17,6 +17,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 
 from . import checkpoints
 from .curves import has_curve, read_curve
@@ -68,7 +69,7 @@ def position_terms(model: TupeModel, length: int) -> np.ndarray:
     bias = positions(length).bias
     if bias is None and positions.absolute is not None:  # BERT-A^d: its layers compute all four terms
         bias = positions.absolute(length)
-    return bias.detach().double().numpy()
+    return bias.detach().double().cpu().numpy()
 
 
 def input_correlations(model: TupeModel, length: int, sentences: int = 64) -> dict[str, np.ndarray]:
@@ -88,9 +89,11 @@ def input_correlations(model: TupeModel, length: int, sentences: int = 64) -> di
     encoder, norm = model.encoder, model.encoder.embed_layer_norm
     assert encoder.embed_positions is not None
     generator = torch.Generator().manual_seed(1)
+    device = encoder.embed_tokens.weight.device
     first, last = len(SPECIALS), encoder.cfg.vocab_size - 1  # <mask> is the last
     tokens = torch.randint(first, last, (sentences, length), generator=generator)
     tokens[:, 0] = BOS
+    tokens = tokens.to(device)
     with torch.no_grad():
         word, position = encoder.embed_tokens(tokens), encoder.embed_positions.weight[:length]
         deviation = ((word + position).var(dim=-1, correction=0, keepdim=True) + norm.eps).sqrt()  # (B, T, 1)
@@ -101,7 +104,11 @@ def input_correlations(model: TupeModel, length: int, sentences: int = 64) -> di
             parts[name] = normed @ w_q.T, normed @ w_k.T
         scale = encoder.cfg.scale / encoder.cfg.num_heads  # a product over all of D is the sum over heads
         return {
-            f"{one} to {other}": (parts[one][0] * scale @ parts[other][1].transpose(1, 2)).mean(dim=0).numpy()
+            f"{one} to {other}": (parts[one][0] * scale @ parts[other][1].transpose(1, 2))
+            .mean(dim=0)
+            .double()
+            .cpu()
+            .numpy()
             for one in parts
             for other in parts
         }
@@ -113,7 +120,14 @@ def plot_positions(checkpoint: str, out: str) -> None:
     Each head's position term (figure 6 of the paper); where positions are added at the input, the four terms
     of the first layer, as means over its heads (figure 2).
     """
-    model = load_model(checkpoints.load(checkpoint))
+    panels, title = position_panels(load_model(checkpoints.load(checkpoint)))
+    figure = draw_matrices(panels, title)
+    figure.savefig(out, dpi=150, format="png")
+    plt.close(figure)
+
+
+def position_panels(model: TupeModel) -> tuple[dict[str, np.ndarray], str]:
+    """Matrices (T, T) by name, and a title; see `plot_positions`."""
     length, variant = model.max_positions(), model.encoder.cfg.variant
     panels: dict[str, np.ndarray] = {}
     if variant.at_input:
@@ -125,10 +139,10 @@ def plot_positions(checkpoint: str, out: str) -> None:
     if variant.at_input and variant.relative:
         what = f"{what}, and relative bias of each head"
     cls = "untied" if variant.reset else "a position like others"
-    draw_matrices(panels, f"{model.cfg.variant}: {what}\nrow and column 0 are [CLS], {cls}", out)
+    return panels, f"{model.cfg.variant}: {what}\nrow and column 0 are [CLS], {cls}"
 
 
-def draw_matrices(panels: dict[str, np.ndarray], title: str, out: str) -> None:
+def draw_matrices(panels: dict[str, np.ndarray], title: str) -> Figure:
     """Matrices (T, T) of attention logits side by side, four in a row, on one colour scale around 0."""
     columns = min(len(panels), 4)
     rows = math.ceil(len(panels) / columns)
@@ -150,8 +164,7 @@ def draw_matrices(panels: dict[str, np.ndarray], title: str, out: str) -> None:
         axes.set_ylabel("query position")
     figure.colorbar(image, ax=grid, shrink=0.8, label="in the attention logit")
     figure.suptitle(title)
-    figure.savefig(out, dpi=150, format="png")
-    plt.close(figure)
+    return figure
 
 
 def main() -> None:

@@ -20,12 +20,12 @@ from fairseq.data import (
     RawLabelDataset,
     RightPadDataset,
 )
-from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from .checkpoints import GLUE_TASK
+from .config import TupeTaskConfig
 from .glue import BATCH_MEAN, LONGEST, PreparedTask, labelled
 from .preflight import check_run, start, valid_subsets
 from .sentence_criterion import ROWS, log_scores
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class TupeSentencePredictionConfig(FairseqDataclass):
+class TupeSentencePredictionConfig(TupeTaskConfig):
     """The options of the task."""
 
     data: str = field(default=MISSING, metadata={"help": "folder of one prepared GLUE task"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fairseq.tasks import FairseqTask
 
 from .blocks import adjust_iterator
 from .checkpoints import VOCABULARY, load
+from .forecast import Forecast, planned_updates
 from .optimizer import mark_no_decay
 from .preflight import check_batch, start
 from .restoring import check_start, find_start, finished, running_averages, skip_damaged
@@ -24,6 +26,9 @@ from .vocabulary import MASK, dictionary_fingerprint
 logger = logging.getLogger(__name__)
 
 
+SHOWN_ROWS = 2  # of a validation set, to measure attention logits on
+
+
 class TupeTask(FairseqTask):
     """A task whose checkpoints know their vocabulary."""
 
@@ -32,6 +37,10 @@ class TupeTask(FairseqTask):
         self.dictionary = dictionary
         self.mask_idx = dictionary.add_symbol(MASK)  # behind the last piece, in every task
         self._averages: dict[str, Any] = {}
+        self._forecast: Forecast | None = None
+        self._updates = 0
+        self._tensorboard: Path | None = None
+        self._monitor: Any = None
         self.fingerprint = dictionary_fingerprint(dictionary.symbols)
         self.state.merge_state_dict({VOCABULARY: self.fingerprint})  # fairseq keeps it in checkpoints
 
@@ -67,6 +76,9 @@ class TupeTask(FairseqTask):
             if getattr(whole.optimizer, "selective_weight_decay", False):
                 mark_no_decay(model)
             install(whole.checkpoint.save_dir)
+            self._forecast = Forecast(planned_updates(whole))
+            if whole.distributed_training.distributed_rank == 0 and not self.cfg.no_position_logs:
+                self._tensorboard = whole.common.tensorboard_logdir and Path(whole.common.tensorboard_logdir)
             self._look_at_start(model, whole)
         return model
 
@@ -97,6 +109,58 @@ class TupeTask(FairseqTask):
         super().begin_epoch(epoch, model)
         metrics.load_state_dict(self._averages)
         self._averages = {}
+
+    def train_step(
+        self,
+        sample: dict[str, Any],
+        model: Any,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """fairseq's step; counts padding, and says once how long the training will take."""
+        self._updates = update_num + 1
+        if self._forecast:
+            line = self._forecast.line(update_num, time.monotonic())
+            if line:
+                logger.info(line)
+        step = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+        return self._with_padding(step, sample)
+
+    def valid_step(
+        self, sample: dict[str, Any], model: Any, criterion: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """fairseq's step; counts padding."""
+        return self._with_padding(super().valid_step(sample, model, criterion), sample)
+
+    def _with_padding(self, step: tuple[Any, Any, dict[str, Any]], sample: dict[str, Any]) -> Any:
+        tokens = sample["net_input"]["src_tokens"]
+        step[2].update(padding=tokens.eq(self.dictionary.pad()).sum(), cells=tokens.numel())
+        return step
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        """Logs what fairseq logs, and the share of padding in percent."""
+        super().reduce_metrics(logging_outputs, criterion)
+        cells = sum(log.get("cells", 0) for log in logging_outputs)
+        padding = sum(log.get("padding", 0) for log in logging_outputs)
+        metrics.log_scalar("padding", 100 * padding / max(cells, 1), cells, round=1)
+
+    def begin_valid_epoch(self, epoch: int, model: Any) -> None:
+        """Shows in TensorBoard what positions do in this model."""
+        super().begin_valid_epoch(epoch, model)
+        if not self._tensorboard:
+            return
+        if self._monitor is None:
+            from .monitor import Monitor  # with matplotlib; most processes do without
+
+            self._monitor = Monitor(self._tensorboard)
+        rows = next(iter(self.datasets.values()))
+        batch = rows.collater([rows[i] for i in range(min(len(rows), SHOWN_ROWS))])
+        tokens = batch["net_input"]["src_tokens"]
+        shortest = int(tokens.ne(self.dictionary.pad()).sum(dim=1).min())
+        device = next(model.parameters()).device
+        self._monitor.log(model, tokens[:, :shortest].to(device), self._updates)
 
     def check_rows(self, split: str, rows: int, epoch: int) -> None:
         """Refuses training data that is too small for an update; a later shard in the midst of a run is told.
