@@ -13,6 +13,7 @@ import tiny_pretrained
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from tupe_fairseq import export_hf
 from tupe_fairseq.hub import TupeHubInterface
@@ -213,3 +214,38 @@ def test_two_heads_cannot_be_exported(tmp_path: Path) -> None:
     model.register_classification_head("other", 3)
     with pytest.raises(ValueError, match="sentence_classification_head, other; one can be exported"):
         export_hf._transformers_model(model, None)
+
+
+@pytest.mark.parametrize("history", [None, "text", [], [7], {}])
+def test_a_card_of_a_checkpoint_that_tells_nothing(tmp_path: Path, history: object) -> None:
+    tiny_pretrained.make(tmp_path / "run", outputs=2)
+    state = torch.load(tmp_path / "run" / "checkpoint_best.pt")
+    state |= {"optimizer_history": history, "extra_state": "text"}
+    state["task_state"]["glue_task"] = ["RTE"]
+    torch.save(state, tmp_path / "run" / "checkpoint_best.pt")
+    export_hf.export(tmp_path / "run", tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "nan" not in card
+    assert "fine-tuned on a sentence task" in card
+
+
+def test_a_vocabulary_of_another_kind_is_refused(tmp_path: Path) -> None:
+    tiny_pretrained.make(tmp_path / "run")
+    path = tmp_path / "run" / "spm.model"
+    proto = ModelProto.FromString(path.read_bytes())
+    proto.trainer_spec.model_type = proto.trainer_spec.UNIGRAM
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(ValueError, match=r"spm\.model is no BPE model"):
+        export_hf.export(tmp_path / "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["TupeModel", "TupeForMaskedLM", "TupeForSequenceClassification"])
+def test_tuples_where_they_are_asked_for(kind: str) -> None:
+    modeling = export_hf.modeling_tupe
+    config = modeling.TupeConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    model, tokens = getattr(modeling, kind)(config).eval(), torch.tensor([[0, 5, 2]])
+    first = model(tokens)[0]
+    torch.testing.assert_close(model(tokens, return_dict=False)[0], first)
+    model.config.return_dict = False
+    assert type(model(tokens)) is tuple

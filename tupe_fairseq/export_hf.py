@@ -31,7 +31,7 @@ except ModuleNotFoundError:
 
 from . import checkpoints, modeling_tupe
 from .fast_tokenizer import fast_tokenizer
-from .glue import TASKS
+from .glue import TASKS, GlueTask
 from .hub import TupeHubInterface
 from .model import TupeModel
 from .save_folder import find_checkpoint
@@ -69,7 +69,8 @@ def export(source: Path, output: Path, data: Path | None = None) -> str:
     with new_folder(output) as fresh:
         tupe = TupeModel.from_pretrained(source, data_name_or_path=data)
         state = checkpoints.load(source)
-        model = _transformers_model(tupe.model, checkpoints.task_state(state).get(checkpoints.GLUE_TASK))
+        task = TASKS.get(str(checkpoints.task_state(state).get(checkpoints.GLUE_TASK)))
+        model = _transformers_model(tupe.model, task)
         difference = _difference(tupe, model)
         if not difference <= LARGEST_DIFFERENCE:
             raise ValueError(f"the logits of the two models differ by {difference:.1e}; nothing was written")
@@ -77,7 +78,7 @@ def export(source: Path, output: Path, data: Path | None = None) -> str:
         logging.disable_progress_bar()
         model.save_pretrained(fresh)
         _tokenizer(data or source.parent, tupe.model.max_positions()).save_pretrained(fresh)
-        (fresh / "README.md").write_text(_card(model, state), encoding="utf-8")
+        (fresh / "README.md").write_text(_card(model, state, task), encoding="utf-8")
     kind = type(model).__name__
     return (
         f"written: {output}, a {kind} of {model.num_parameters():,} parameters; "
@@ -85,7 +86,7 @@ def export(source: Path, output: Path, data: Path | None = None) -> str:
     )
 
 
-def _transformers_model(ours: TupeModel, task: str | None) -> modeling_tupe.TupePreTrainedModel:
+def _transformers_model(ours: TupeModel, task: GlueTask | None) -> modeling_tupe.TupePreTrainedModel:
     """The same model, of the class that its heads make it."""
     heads = list(ours.classification_heads)
     if len(heads) > 1:
@@ -115,7 +116,7 @@ def _transformers_model(ours: TupeModel, task: str | None) -> modeling_tupe.Tupe
         prefix, theirs = f"classification_heads.{heads[0]}.", "classifier."
         kind = modeling_tupe.TupeForSequenceClassification
         outputs = len(weights[f"{prefix}out_proj.bias"])
-        labels = TASKS[task].labels if task in TASKS else ()
+        labels = task.labels if task else ()
         names = labels if len(labels) == outputs else [f"LABEL_{i}" for i in range(outputs)]
         options["id2label"] = dict(enumerate(names))
         options["label2id"] = {name: i for i, name in enumerate(names)}
@@ -162,15 +163,14 @@ def _tokenizer(vocabulary: Path, longest: int) -> TupeTokenizerFast:
     )
 
 
-def _card(model: modeling_tupe.TupePreTrainedModel, state: dict[str, Any]) -> str:
+def _card(model: modeling_tupe.TupePreTrainedModel, state: dict[str, Any], task: GlueTask | None) -> str:
     """The model card, with the figures of the run as far as the checkpoint holds them."""
     config = model.config
-    task = checkpoints.task_state(state).get(checkpoints.GLUE_TASK)
     if isinstance(model, modeling_tupe.TupeForMaskedLM):
         made, tag, auto = "pre-trained by masked language modelling", "fill-mask", "AutoModelForMaskedLM"
         example = 'pipeline("fill-mask", model=FOLDER, trust_remote_code=True)("a text with <mask>")'
     else:
-        made = f"fine-tuned on {task if task in TASKS else 'a sentence task'}"
+        made = f"fine-tuned on {task.name if task else 'a sentence task'}"
         tag, auto = "text-classification", "AutoModelForSequenceClassification"
         example = 'pipeline("text-classification", model=FOLDER, trust_remote_code=True)("a sentence")'
     rows = "\n".join(f"| {name} | {value} |" for name, value in _figures(model, state))
@@ -212,8 +212,10 @@ def _figures(model: modeling_tupe.TupePreTrainedModel, state: dict[str, Any]) ->
         ("vocabulary", f"{config.vocab_size:,}"),
         ("positions", f"{config.max_position_embeddings}"),
     ]
-    history = state.get("optimizer_history") or [{}]
-    figures.append(("updates", f"{_number(history[-1], 'num_updates'):,.0f}"))
+    history = state.get("optimizer_history")
+    updates = _number(history[-1] if isinstance(history, list) and history else None, "num_updates")
+    if updates == updates:
+        figures.append(("updates", f"{updates:,.0f}"))
     extra = state.get("extra_state")
     cfg = state.get("cfg", {})
     metric = _entry(cfg, "checkpoint", "best_checkpoint_metric")

@@ -18,9 +18,16 @@ def fast_tokenizer(folder: Path) -> Tokenizer:
 
     Raises:
         FileNotFoundError, ValueError: as `Vocabulary`.
+        ValueError: the vocabulary is not of byte-pair merges alone, as prepare_corpus.sh makes it.
     """
     pieces = Vocabulary(folder).pieces
     proto = ModelProto.FromString((folder / MODEL_FILE).read_bytes())
+    spec = proto.trainer_spec
+    if spec.model_type != spec.BPE or spec.byte_fallback:
+        raise ValueError(
+            f"{folder / MODEL_FILE} is no BPE model without byte fallback, and would have other ids there; "
+            "export models of vocabularies that scripts/prepare_corpus.sh made"
+        )
     ids = {piece: i for i, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(ids, _merges(proto), unk_token=SPECIALS[UNK], fuse_unk=True))
     tokenizer.normalizer = normalizers.Replace(MARK, "")

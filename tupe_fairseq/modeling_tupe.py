@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput, SequenceClassifierOutput
+from transformers.utils import can_return_tuple
 
 from .encoder import EncoderConfig, TupeEncoder, init_weights
 from .heads import LMHead, SentenceHead
@@ -113,13 +114,13 @@ class TupeModel(TupePreTrainedModel):
         """Puts others in their place."""
         self.encoder.embed_tokens = value
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> BaseModelOutput | tuple:
+    ) -> BaseModelOutput:
         """Features (B, T, D) of tokens (B, T) that begin with ``<s>``.
 
         attention_mask (B, T), 0 at padding, may hide tokens at the end of rows, in place of padding tokens.
@@ -128,8 +129,7 @@ class TupeModel(TupePreTrainedModel):
             input_ids = input_ids.masked_fill(attention_mask == 0, self.config.pad_token_id)
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         features, hiddens = self.encoder(input_ids, bool(wanted))
-        output = BaseModelOutput(last_hidden_state=features, hidden_states=tuple(hiddens) or None)
-        return output if return_dict in (None, True) else output.to_tuple()
+        return BaseModelOutput(last_hidden_state=features, hidden_states=tuple(hiddens) or None)
 
 
 class TupeForMaskedLM(TupePreTrainedModel):
@@ -141,20 +141,19 @@ class TupeForMaskedLM(TupePreTrainedModel):
         self.lm_head = LMHead(config.hidden_size, config.vocab_size)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> MaskedLMOutput | tuple:
+    ) -> MaskedLMOutput:
         """Logits (B, T, V), and with labels (B, T) the mean loss where they are not -100."""
-        out = self.tupe(input_ids, attention_mask, output_hidden_states)
+        out = self.tupe(input_ids, attention_mask, output_hidden_states, return_dict=True)
         logits = self.lm_head(out.last_hidden_state, self.tupe.encoder.embed_tokens.weight)
         loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        output = MaskedLMOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
-        return output if return_dict in (None, True) else output.to_tuple()
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
 
 
 class TupeForSequenceClassification(TupePreTrainedModel):
@@ -167,20 +166,19 @@ class TupeForSequenceClassification(TupePreTrainedModel):
         self.classifier = SentenceHead(config.hidden_size, config.num_labels, config.classifier_dropout)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> SequenceClassifierOutput | tuple:
+    ) -> SequenceClassifierOutput:
         """Logits (B, labels), and with labels (B,) the mean loss: cross entropy, or the squared error."""
-        out = self.tupe(input_ids, attention_mask, output_hidden_states)
+        out = self.tupe(input_ids, attention_mask, output_hidden_states, return_dict=True)
         logits, loss = self.classifier(out.last_hidden_state), None
         if labels is not None and self.num_labels == 1:
             loss = F.mse_loss(logits[:, 0].float(), labels.float())
         elif labels is not None:
             loss = F.cross_entropy(logits.float(), labels)
-        output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
-        return output if return_dict in (None, True) else output.to_tuple()
+        return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)

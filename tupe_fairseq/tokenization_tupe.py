@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import sentencepiece
 from transformers import PreTrainedTokenizerFast
 
-MASK = "<mask>"
 # Characters for private use. No vocabulary has them, and one is as unknown as the other.
 MARK, _UNKNOWN = "\ue000", "\ue001"
 
@@ -38,9 +37,9 @@ class TupeTokenizerFast(PreTrainedTokenizerFast):
             return type(text)(map(self.normalize, text))
         if text is None:
             return None
-        first, *rest = text.split(MASK)
+        first, *rest = text.split(self.mask_token)
         behind = [self._words(MARK + part)[2:] for part in rest]  # goes on: no space that the text has not
-        return MASK.join([self._words(first), *behind])
+        return self.mask_token.join([self._words(first), *behind])
 
     def _words(self, text: str) -> str:
         words = self._sentencepiece.normalize(text).replace("▁", " ").replace(MARK, _UNKNOWN)
@@ -56,7 +55,10 @@ class TupeTokenizerFast(PreTrainedTokenizerFast):
 
     def _save_pretrained(self, save_directory: Any, *args: Any, **options: Any) -> tuple[str, ...]:
         files = super()._save_pretrained(save_directory, *args, **options)
-        there, here = Path(save_directory, "spm.model"), Path(self.init_kwargs["spm_file"])
+        there, here = (
+            Path(save_directory, self.vocab_files_names["spm_file"]),
+            Path(self.init_kwargs["spm_file"]),
+        )
         if there.resolve() != here.resolve():
             shutil.copyfile(here, there)
         return (*files, str(there))
