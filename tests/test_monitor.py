@@ -31,6 +31,16 @@ def test_every_variant_can_be_shown(tmp_path: Path, variant: str) -> None:
     assert len(names) == (2 if bias else 0)  # layers
 
 
+def test_weights_that_are_no_numbers_do_not_end_a_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next update does, and says where the last good checkpoint is."""
+    model = tiny_model.small()
+    torch.nn.init.constant_(model.encoder.position_bias.relative.embedding.weight, math.inf)
+    Monitor(tmp_path).log(model, torch.tensor([[0, 5, 6, 2]]), update=3)
+    assert "no picture of positions: the model's positions have weights that are no finite" in caplog.text
+
+
 def test_spreads_are_those_of_logits_made_by_hand() -> None:
     """Two tokens: logits (a, b) have the deviation |a - b| / sqrt(2); the first layer sees the embeddings."""
     model = tiny_model.small(variant="bert_r").eval()
@@ -53,15 +63,16 @@ def test_spreads_are_those_of_logits_made_by_hand() -> None:
 @pytest.mark.slow
 def test_a_training_shows_them_and_one_flag_leaves_them_out(tmp_path: Path) -> None:
     corpora = tiny_run.make_corpora(tmp_path)
-    few = {"max_update": "14", "validate_interval": "2"}
-    status, log = tiny_run.train(tiny_run.command(corpora, tmp_path / "on", **few), tmp_path / "log")
+    off = tiny_run.command(corpora, tmp_path / "off", max_update="14", validate_interval="2")
+    on = tiny_run.command(corpora, tmp_path / "on", max_update="14", validate_interval="2")
+    on.remove("--no-position-logs")
+    status, log = tiny_run.train(on, tmp_path / "log")
     assert status == 0, log
     assert "s an update: the " in log
     assert "| padding " in log
     events = EventAccumulator(str(tmp_path / "on" / "tensorboard" / FOLDER))
     events.Reload()
     assert events.Images("positions")[-1].step == 14
-    off = [*tiny_run.command(corpora, tmp_path / "off", **few), "--no-position-logs"]
     status, log = tiny_run.train(off, tmp_path / "log")
     assert status == 0, log
     assert not (tmp_path / "off" / "tensorboard" / FOLDER).exists()

@@ -50,6 +50,7 @@ FLAGS = {
     "--validate-interval": "1",
     "--keep-interval-updates": "2",
     "--no-epoch-checkpoints": "",
+    "--no-position-logs": "",  # which cost a second at every validation
 }
 
 

@@ -35,6 +35,7 @@ TASK = {
     "random_token_prob": 0.1,
     "freq_weighted_replacement": False,
     "mask_whole_words": False,
+    "no_position_logs": False,
     "seed": 1,
 }
 

@@ -10,6 +10,7 @@ Shapes: B batch, T tokens, H heads, D model width, d = D / H.
 
 from __future__ import annotations
 
+import logging
 import resource
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from .model import TupeModel
 from .plots import draw_matrices, position_panels
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "positions"  # beside fairseq's train, train_inner and valid
 MAXRSS_PER_MB = 1024  # Linux counts in KiB, getrusage(2)
@@ -40,11 +43,13 @@ class Monitor:
             update: that number.
         """
         panels, title = position_panels(model)
-        if panels:
+        try:
             self.writer.add_figure("positions", draw_matrices(panels, title), update)
+        except ValueError as error:  # the next update ends the run, and says more
+            logger.warning("no picture of positions: %s", error)
         for layer, (content, positions) in enumerate(logit_spreads(model, tokens), start=1):
             self.writer.add_scalar(f"spread of attention logits/content, layer {layer}", content, update)
-            if positions:
+            if positions and content:
                 self.writer.add_scalar(
                     f"spread of attention logits/positions over content, layer {layer}",
                     positions / content,
