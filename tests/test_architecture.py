@@ -79,7 +79,8 @@ def test_what_does_without_transformers(name: str) -> None:
 
 
 def test_the_table_of_glue_needs_the_standard_library_only() -> None:
-    assert MODULES["glue"] == (set(), set())
+    assert MODULES["glue"] == ({"glue_task"}, set())
+    assert MODULES["glue_task"] == (set(), {"tomli"})  # the standard library's tomllib before Python 3.11
 
 
 def test_the_core_imports_with_no_fairseq_installed() -> None:

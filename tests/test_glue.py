@@ -13,9 +13,10 @@ import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from tupe_fairseq import glue_flags
-from tupe_fairseq.glue import TASKS, PreparedTask, labelled
+from tupe_fairseq.glue import TASKS, PreparedTask
 from tupe_fairseq.glue_data import choose, main, prepare
 from tupe_fairseq.glue_rows import Row, find_file, read_rows
+from tupe_fairseq.glue_task import labelled
 from tupe_fairseq.sentence_criterion import METRICS
 from tupe_fairseq.vocabulary import EOS, UNK, Vocabulary, dictionary_fingerprint
 
@@ -418,9 +419,11 @@ def test_every_task_is_prepared(real: Path) -> None:
 def test_which_tasks(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for name in ("STS-B", "CoLA", "Sentiment"):
         (tmp_path / name).mkdir()
-    assert choose([], tmp_path) == [COLA, STSB]
+    assert choose([], tmp_path) == [(COLA, tmp_path), (STSB, tmp_path)]
     assert "left out, as they are no tasks of this project: Sentiment\n" in capsys.readouterr().out
-    assert choose(["STS-B"], tmp_path) == [STSB]
+    assert choose(["STS-B"], tmp_path) == [(STSB, tmp_path)]
+    with pytest.raises(ValueError, match="-g GLUE_DIR is missing; only tasks of your own"):
+        choose(["STS-B"], None)
     with pytest.raises(FileNotFoundError, match=r"no folder .*/RTE for RTE"):
         choose(["STS-B", "RTE"], tmp_path)
     with pytest.raises(ValueError, match="no task 'Cola'; there are CoLA, SST-2, MRPC"):
@@ -463,7 +466,7 @@ def test_a_description_is_not_believed(tmp_path: Path, change: dict, message: st
     with pytest.raises(ValueError, match=message):
         PreparedTask.load(tmp_path, "RTE")
     if "name" in change and change["name"] not in TASKS:
-        with pytest.raises(ValueError, match="is of an unknown task"):
+        with pytest.raises(ValueError, match="is of no task of this project"):
             PreparedTask.load(tmp_path)
 
 

@@ -29,7 +29,7 @@ def finished(
     """Writes the result of a run; metrics by dev set."""
     folder = runs / task / f"lr-{rate}_seed-{seed}"
     folder.mkdir(parents=True)
-    Result(task, rate, seed, variant, "model.pt", {}, 10, metrics, 1.0).save(folder)
+    Result(TASKS[task], rate, seed, variant, "model.pt", {}, 10, metrics, 1.0).save(folder)
 
 
 def lines(text: str) -> list[str]:

@@ -457,7 +457,7 @@ def test_names_of_dev_sets() -> None:
 
 
 def a_result(task: str, metrics: dict[str, dict[str, float]], rate: str = "2e-5", seed: int = 1) -> Result:
-    return Result(task, rate, seed, "tupe_r", "model.pt", {}, 10, metrics, 1.0)
+    return Result(KNOWN[task], rate, seed, "tupe_r", "model.pt", {}, 10, metrics, 1.0)
 
 
 def session_groups(logdir: Path) -> dict[str, tuple[dict, dict]]:

@@ -41,6 +41,7 @@ from tupe_fairseq import (
     quickstart_report,
     validate,
 )
+from tupe_fairseq.glue import TASKS
 from tupe_fairseq.glue_results import Result
 from tupe_fairseq.token_file import TokenFile
 from tupe_fairseq.vocabulary import EOS, Vocabulary
@@ -106,10 +107,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_official.dictionary(scene / "official.txt")
     run = scene / "runs" / "RTE" / "lr-2e-5_seed-1"
     run.mkdir(parents=True)
-    Result("RTE", "2e-5", 1, "tupe_r", "model.pt", {}, 10, {"valid": {"accuracy": 0.5}}, 1.0).save(run)
+    Result(TASKS["RTE"], "2e-5", 1, "tupe_r", "model.pt", {}, 10, {"valid": {"accuracy": 0.5}}, 1.0).save(run)
     (scene / "predictions").mkdir()
     rows = "".join(f"{i}\tentailment\n" for i in range(3000))
     (scene / "predictions" / "RTE.tsv").write_text("index\tprediction\n" + rows)
+    fields = 'name = "Own"\ninputs = ["sentence1"]\nlabel = "label"\nepochs = 1\nmetrics = ["accuracy"]\n'
+    files = 'labels = ["entailment", "not_entailment"]\ntrain = "train.tsv"\nvalid = "dev.tsv"\n'
+    (scene / "glue" / "RTE" / "own.toml").write_text(fields + files)
     (scene / "recipe").write_text("--batch-size 4\n")
     quickstart(scene)
     return scene
@@ -258,6 +262,10 @@ OTHERS = {
     "ids, predict": Way("bin/RTE/input1/test.bin", PREDICT),
     "SentencePiece, prepare_glue.sh": Way("corpus/spm.model", PREPARE),
     "dictionary, prepare_glue.sh": Way("corpus/dict.txt", PREPARE),
+    "task of one's own, prepare_glue.sh": Way(
+        "glue/RTE/own.toml",
+        command(glue_data.main, "-c", "{}/corpus", "-o", "{}/again", "{}/glue/RTE/own.toml"),
+    ),
     "rows, prepare_glue.sh": Way("glue/RTE/train.tsv", PREPARE),
     "SentencePiece, prepare_corpus.sh": Way(
         "corpus/spm.model",

@@ -31,7 +31,7 @@ def small(**options: object) -> TupeModel:
 
 def checkpoint(model: TupeModel) -> dict[str, Any]:
     """What ``checkpoints.load`` would give of the model, with an option that only fairseq knows."""
-    options = {**dataclasses.asdict(model.cfg), "_name": "tupe_small", "of_fairseq": 1}
+    options = {**dataclasses.asdict(model.cfg), "_name": f"{model.cfg.variant}_small", "of_fairseq": 1}
     return {"cfg": {"model": options}, "model": model.state_dict()}
 
 

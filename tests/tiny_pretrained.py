@@ -33,7 +33,7 @@ def make(folder: Path, outputs: int = 0, task: str | None = None, **options: obj
         there[checkpoints.GLUE_TASK] = task
     run = {
         "task_state": there,
-        "optimizer_history": [{"num_updates": 1234}],
+        "optimizer_history": [{"num_updates": 1234, "lr_scheduler_state": {}}],
         "extra_state": {"val_loss": 2.5, "best": 2.25},
     }
     torch.save(tiny_model.checkpoint(model) | run, folder / "checkpoint_best.pt")

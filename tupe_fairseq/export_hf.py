@@ -31,7 +31,8 @@ except ModuleNotFoundError:
 
 from . import checkpoints, modeling_tupe
 from .fast_tokenizer import fast_tokenizer
-from .glue import TASKS, GlueTask
+from .glue import DESCRIPTION_FILE, KNOWN, find_task
+from .glue_task import GlueTask
 from .hub import TupeHubInterface
 from .model import TupeModel
 from .save_folder import find_checkpoint
@@ -69,7 +70,7 @@ def export(source: Path, output: Path, data: Path | None = None) -> str:
     with new_folder(output) as fresh:
         tupe = TupeModel.from_pretrained(source, data_name_or_path=data)
         state = checkpoints.load(source)
-        task = TASKS.get(str(checkpoints.task_state(state).get(checkpoints.GLUE_TASK)))
+        task = _finetuned_on(state, source.parent)
         model = _transformers_model(tupe.model, task)
         difference = _difference(tupe, model)
         if not difference <= LARGEST_DIFFERENCE:
@@ -84,6 +85,18 @@ def export(source: Path, output: Path, data: Path | None = None) -> str:
         f"written: {output}, a {kind} of {model.num_parameters():,} parameters; "
         f"its logits differ from the checkpoint's by at most {difference:.1e}"
     )
+
+
+def _finetuned_on(state: dict[str, Any], folder: Path) -> GlueTask | None:
+    """The task of a checkpoint in that folder, if it is of one and there is something to know of it.
+
+    Raises:
+        ValueError: the folder's task.json is damaged.
+    """
+    name = checkpoints.task_state(state).get(checkpoints.GLUE_TASK)
+    if isinstance(name, str) and (name in KNOWN or (folder / DESCRIPTION_FILE).is_file()):
+        return find_task(name, folder)
+    return None
 
 
 def _transformers_model(ours: TupeModel, task: GlueTask | None) -> modeling_tupe.TupePreTrainedModel:

@@ -12,56 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .glue_task import FIELDS, GlueTask, Split, own_task, read_task
+
 DESCRIPTION_FILE = "task.json"
 BATCH_MEAN = "batch_mean_"  # before a metric: its mean over batches, which the authors' code reports
 LONGEST = 512  # tokens of a row, as in the paper; longer rows are cut
-
-
-@dataclass(frozen=True)
-class Split:
-    """One file of a task."""
-
-    file: str
-    rows: int | None  # as published
-    columns: tuple[str, ...] = ()  # their names, where the file has no header line
-    malformed: bool = False  # holds lines that are known to be malformed, and that everyone leaves out
-    submission: str | None = None  # the leaderboard's name for the predictions
-
-
-@dataclass(frozen=True)
-class GlueTask:
-    """One task."""
-
-    name: str
-    folder: str  # in the GLUE download
-    inputs: tuple[str, ...]  # columns of the sentence, or of the two sentences
-    label: str  # column of the label; files of test splits have none
-    labels: tuple[str, ...]  # names, a name's position is its id; none: the label is a number (regression)
-    metrics: tuple[str, ...]  # see sentence_criterion.METRICS; the first chooses the checkpoint
-    splits: Mapping[str, Split]  # by fairseq's name for them; the first "valid" chooses the checkpoint
-    epochs: int
-    label_scale: float = 1.0  # numbers lie in 0..label_scale and are divided by it for training
-    model: str | None = None  # the task whose models read this one, which has no rows to train on
-
-    @property
-    def regression(self) -> bool:
-        """Whether the label is a number."""
-        return not self.labels
-
-    @property
-    def outputs(self) -> int:
-        """Width of the sentence head."""
-        return len(self.labels) or 1
-
-    @property
-    def least_tokens(self) -> int:
-        """Of a row that holds text: <s> a </s>, or <s> a </s> </s> b </s>."""
-        return 3 * len(self.inputs)
-
-
-def labelled(split: str) -> bool:
-    """Whether the rows of a split have labels: GLUE keeps those of its test rows to itself."""
-    return not split.startswith("test")
 
 
 def _splits(name: str, train: int, valid: int, test: int) -> dict[str, Split]:
@@ -217,15 +172,26 @@ WORD_ORDER = GlueTask(  # the quickstart's task, not of GLUE: word_order.py make
 KNOWN = {**TASKS, WORD_ORDER.name: WORD_ORDER}  # all that can be prepared, by name
 
 
-def known_task(name: str) -> GlueTask:
-    """A task by its name.
+def find_task(name: str, *folders: Path) -> GlueTask:
+    """A task by its name: of the table, of a TOML file, or of the first folder whose task.json is of it.
 
     Raises:
-        ValueError: there is none.
+        OSError: the TOML file cannot be read.
+        ValueError: there is no such task, or its file is damaged.
     """
-    if name not in KNOWN:
-        raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
-    return KNOWN[name]
+    if name.endswith(".toml"):
+        task = read_task(Path(name))
+        if task.name in KNOWN:
+            raise ValueError(f"{name}: {task.name} is the name of a task of this project; choose another")
+        return task
+    if name in KNOWN:
+        return KNOWN[name]
+    for folder in folders:
+        if (folder / DESCRIPTION_FILE).is_file():
+            prepared = PreparedTask.load(folder)
+            if prepared.task.name == name:
+                return prepared.task
+    raise ValueError(f"no task {name!r:.60}; there are {', '.join(TASKS)}, and your own in TASK.toml files")
 
 
 @dataclass(frozen=True)
@@ -244,7 +210,8 @@ class PreparedTask:
 
     @classmethod
     def load(cls, folder: Path, name: str | None = None) -> PreparedTask:
-        """Reads `folder/task.json`, which may come from anywhere: only what the table says too is taken.
+        """Reads `folder/task.json`, which may come from anywhere: only what
+        the table says too, or what a TOML file could say, is taken.
 
         Args:
             name: of the task that it must be.
@@ -264,7 +231,7 @@ class PreparedTask:
             raise ValueError(f"{path} is damaged ({error!r:.100}); prepare the task again") from None
         if name not in (None, found):
             raise ValueError(f"{path} is of {found!r:.40}, not of {name}; prepare {name} there")
-        task = _known_task(path, row)
+        task = _sound_task(path, row)
         sound = isinstance(rows, dict) and rows.keys() <= task.splits.keys()
         sound = sound and all(isinstance(text, str) for text in texts)
         if not sound or not all(type(n) is int and 0 < n < 10**12 for n in rows.values()):
@@ -272,16 +239,30 @@ class PreparedTask:
         return cls(task, rows, *texts)
 
 
-def _known_task(path: Path, row: dict[str, Any]) -> GlueTask:
-    """The task of the table that a row of a file is, in every field."""
+def _sound_task(path: Path, row: Mapping[str, Any]) -> GlueTask:
+    """The task that a row of a file is in every field: one of the table, or a sound one of somebody's own."""
     task = KNOWN.get(row["name"]) if isinstance(row["name"], str) else None
     if task is None:
-        raise ValueError(f"{path} is of an unknown task {row['name']!r:.40}; there are {', '.join(TASKS)}")
+        task = _own_task(path, row)
     ours = json.loads(json.dumps(asdict(task)))  # with lists for tuples
     if row != ours:
         differ = ", ".join(sorted(key for key in ours if row.get(key) != ours[key])) or "fields"
         raise ValueError(f"{path} has other {differ} than {task.name} here; prepare the task again")
     return task
+
+
+def _own_task(path: Path, row: Mapping[str, Any]) -> GlueTask:
+    """The task that a TOML file with the fields of this row would make."""
+    try:
+        files = {split: known["file"] for split, known in row["splits"].items()}
+        fields = {name: row[name] for name in FIELDS if name in row}
+        del fields["label_scale" if row["labels"] else "labels"]
+        return own_task({**fields, **files})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is of no task of this project, and no sound one of your own ({error!s:.200}); there are "
+            f"{', '.join(TASKS)}"
+        ) from None
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .glue import DESCRIPTION_FILE, LONGEST, TASKS, GlueTask, PreparedTask, known_task, labelled
+from .glue import DESCRIPTION_FILE, LONGEST, TASKS, PreparedTask, find_task
 from .glue_rows import find_file, read_rows
+from .glue_task import GlueTask, labelled
 from .token_file import TokenFile
 from .vocabulary import DICTIONARY_FILE, EOS, MAX_UNKNOWN, MODEL_FILE, UNK, Vocabulary, check_unknown
 
@@ -159,35 +160,52 @@ def _complete_folder(folder: Path) -> Iterator[Path]:
             raise
 
 
-def choose(names: Sequence[str], glue_dir: Path) -> list[GlueTask]:
-    """The named tasks, or all of the table that ``glue_dir`` has.
+def choose(names: Sequence[str], glue_dir: Path | None) -> list[tuple[GlueTask, Path]]:
+    """The named tasks with the folder that their own lies in, or all of the table that ``glue_dir`` has.
+
+    Args:
+        names: of the table, or TOML files of one's own, whose data lies beside them.
+        glue_dir: may be missing where all are of one's own.
 
     Raises:
         FileNotFoundError: no such folder, or no folder of a named task.
-        ValueError: a task that the table does not have.
+        ValueError: a task that the table does not have, or a TOML file that is no task.
     """
+    chosen = []
+    for name in names:
+        task, own = find_task(name), name.endswith(".toml")
+        folder = Path(name).parent if own else _given(glue_dir)
+        if not (folder / task.folder).is_dir():
+            raise FileNotFoundError(f"no folder {folder / task.folder} for {task.name}")
+        chosen.append((task, folder))
+    return chosen or [(task, _given(glue_dir)) for task in _found(_given(glue_dir))]
+
+
+def _given(glue_dir: Path | None) -> Path:
+    if glue_dir is None:
+        raise ValueError("-g GLUE_DIR is missing; only tasks of your own, TASK.toml, need none")
     if not glue_dir.is_dir():
         raise FileNotFoundError(f"no folder {glue_dir}")
-    named = [known_task(name) for name in names]
-    for task in named:
-        if not (glue_dir / task.folder).is_dir():
-            raise FileNotFoundError(f"no folder {glue_dir / task.folder} for {task.name}")
-    chosen = named or [task for task in TASKS.values() if (glue_dir / task.folder).is_dir()]
-    if not chosen:
+    return glue_dir
+
+
+def _found(glue_dir: Path) -> list[GlueTask]:
+    """The tasks of the table that a folder has; what else it has is said."""
+    found = [task for task in TASKS.values() if (glue_dir / task.folder).is_dir()]
+    if not found:
         raise FileNotFoundError(f"{glue_dir} has no folder of a GLUE task: {', '.join(TASKS)}")
-    if not names:
-        known = {task.folder for task in TASKS.values()}
-        others = sorted(p.name for p in glue_dir.iterdir() if p.is_dir() and p.name not in known)
-        if others:
-            print(f"left out, as they are no tasks of this project: {', '.join(others)}")
-    return chosen
+    known = {task.folder for task in TASKS.values()}
+    others = sorted(p.name for p in glue_dir.iterdir() if p.is_dir() and p.name not in known)
+    if others:
+        print(f"left out, as they are no tasks of this project: {', '.join(others)}")
+    return found
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tupe_fairseq.glue_data", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("-g", "--glue", type=Path, required=True, help="GLUE_DIR, a folder for each task")
+    parser.add_argument("-g", "--glue", type=Path, help="GLUE_DIR, a folder for each task")
     parser.add_argument("-c", "--corpus", type=Path, required=True, help="CORPUS, whose vocabulary to use")
     parser.add_argument("-o", "--out", type=Path, required=True, help="GLUE_BIN, where the folders go")
     parser.add_argument(
@@ -203,11 +221,17 @@ def main() -> None:
         default=MAX_UNKNOWN,
         help="stop at a split with a larger share of unknown pieces (default: %(default)s; 1 lets all pass)",
     )
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help="tasks to prepare (default: all found)")
+    parser.add_argument(
+        "tasks",
+        nargs="*",
+        metavar="TASK",
+        help="tasks to prepare (default: all found): CoLA, RTE, ..., or TASK.toml for one of your own, with "
+        "its data beside it",
+    )
     args = parser.parse_args()
     try:
-        for task in choose(args.tasks, args.glue):
-            prepare(task, args.glue, args.corpus, args.out, args.on_bad_row, max_unknown=args.max_unknown)
+        for task, folder in choose(args.tasks, args.glue):
+            prepare(task, folder, args.corpus, args.out, args.on_bad_row, max_unknown=args.max_unknown)
     except (OSError, ValueError) as error:
         sys.exit(f"prepare_glue: {error}")
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from .glue import DESCRIPTION_FILE, TASKS, PreparedTask, known_task
+from .glue import DESCRIPTION_FILE, KNOWN, TASKS, PreparedTask, find_task
 from .glue_results import run_name
 
 # What the sweep or its report decides: flags that would undo it are refused.
@@ -58,7 +59,7 @@ def choose(names: Sequence[str], glue_bin: Path) -> tuple[list[PreparedTask], li
     if not glue_bin.is_dir():
         raise FileNotFoundError(f"no folder {glue_bin}; scripts/prepare_glue.sh -o {glue_bin} makes it")
     for name in names:
-        known_task(name)
+        find_task(name, glue_bin / name)
     _check_each_once(names, "the tasks")
     found = {path.parent.name for path in glue_bin.glob(f"*/{DESCRIPTION_FILE}")}
     asked = [PreparedTask.load(glue_bin / name, name) for name in names or [n for n in TASKS if n in found]]
@@ -167,6 +168,8 @@ def settings(prepared: PreparedTask, checkpoint: str, flags: Mapping[str, str]) 
         checkpoint: its fingerprint, which is the same after a move.
     """
     data = {"rows": dict(prepared.rows), "vocabulary": prepared.vocabulary, "digest": prepared.digest}
+    if prepared.task.name not in KNOWN:  # of one's own, which may have changed
+        data["task"] = json.loads(json.dumps(asdict(prepared.task)))
     return {"checkpoint": checkpoint, "data": data, "flags": dict(flags)}
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from . import checkpoints
-from .glue import GlueTask, PreparedTask, known_task, labelled
+from .glue import PreparedTask, find_task
 from .glue_flags import check_data
 from .glue_reader import (
     Finetuned,
@@ -28,6 +28,7 @@ from .glue_reader import (
     prepared_folder,
 )
 from .glue_submission import HEADER
+from .glue_task import GlueTask, labelled
 from .save_folder import find_checkpoint
 from .sentence_criterion import CORRELATIONS, score, why_undefined
 from .sentence_rows import label_file, load_rows, load_targets
@@ -111,7 +112,9 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GLUE_BIN",
         help="made by prepare_glue.sh; or GLUE_DIR with the raw files, read with the checkpoint's spm.model",
     )
-    parser.add_argument("task", metavar="TASK", help="CoLA, RTE, ...; AX is read by a model of MNLI")
+    parser.add_argument(
+        "task", metavar="TASK", help="CoLA, RTE, ..., or the name of your own; AX is read by a model of MNLI"
+    )
     parser.add_argument("-o", "--out", type=Path, required=True, help="folder for the files of predictions")
     parser.add_argument("--batch-size", type=int, default=32, help="rows of a batch (default: 32)")
     parser.add_argument("--cpu", action="store_true", help="on the CPU, even where there is a GPU")
@@ -132,8 +135,8 @@ def run_predict(args: argparse.Namespace) -> None:
     """
     if args.batch_size < 1:
         raise ValueError(f"--batch-size {args.batch_size} is no number of rows; give 1 or more")
-    task = known_task(args.task)
     path = find_checkpoint(args.checkpoint)
+    task = find_task(args.task, args.glue / args.task, path.parent)
     state = checkpoints.load(path)
     reader = load_finetuned(state, path, task)
     with prepared_folder(args.glue, task, args.split, path.parent) as folder:

@@ -16,10 +16,11 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from . import checkpoints
-from .glue import DESCRIPTION_FILE, LONGEST, GlueTask, PreparedTask, labelled
+from .glue import DESCRIPTION_FILE, LONGEST, PreparedTask
 from .glue_data import prepare
 from .glue_flags import has_vocabulary
 from .glue_rows import find_file
+from .glue_task import GlueTask, labelled
 from .model import TupeModel, load_model
 from .sentence_rows import SentencesDataset
 from .vocabulary import DICTIONARY_FILE, MODEL_FILE, PAD
@@ -60,17 +61,27 @@ def load_finetuned(state: dict[str, Any], path: Path, task: GlueTask) -> Finetun
     if outputs != task.outputs:
         raise ValueError(f"{path} has a sentence head of {outputs} outputs; {task.name} needs {task.outputs}")
     if (path.parent / DESCRIPTION_FILE).is_file():
-        PreparedTask.load(path.parent, wanted)  # refused where labels had another order
+        trained = PreparedTask.load(path.parent, wanted).task
+        if not task.model and _meaning(trained) != _meaning(task):
+            raise ValueError(
+                f"{path.parent / DESCRIPTION_FILE} has other labels or inputs of {wanted} than the rows to "
+                "predict; name those that the model was trained for"
+            )
     if recorded is None:
         print(f"note: {path} does not say which task it was fine-tuned on; it is taken for {wanted}")
     options = state["cfg"].get("task")
-    trained: Any = options.get("tokens_per_sample") if isinstance(options, dict) else None
-    longest = min(LONGEST, model.max_positions(), trained if type(trained) is int else LONGEST)
+    tokens: Any = options.get("tokens_per_sample") if isinstance(options, dict) else None
+    longest = min(LONGEST, model.max_positions(), tokens if type(tokens) is int else LONGEST)
     if longest < task.least_tokens:
         raise ValueError(
             f"{path} was trained on rows of {longest} tokens; {task.name} needs {task.least_tokens} or more"
         )
     return Finetuned(model, heads[0], longest)
+
+
+def _meaning(task: GlueTask) -> tuple[object, ...]:
+    """What a model's outputs and inputs mean, by number and order."""
+    return task.labels, task.label_scale, len(task.inputs)
 
 
 @contextmanager

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .glue import KNOWN
 from .glue_plan import Run, differences
 from .glue_results import Result, write_json
+from .glue_task import NAME
 from .save_folder import LAST, damage, newest
 
 LOCK_FILE = ".lock"
@@ -48,7 +48,7 @@ def load_sweeps(runs: Path) -> dict[str, Sweep]:
         sweeps = {"": Sweep({}, [])}
     for task, sweep in sweeps.items():
         lists = isinstance(sweep.settings, dict) and isinstance(sweep.runs, list)
-        if task not in KNOWN or not lists or not all(isinstance(name, str) for name in sweep.runs):
+        if not NAME.fullmatch(task) or not lists or not all(isinstance(name, str) for name in sweep.runs):
             raise ValueError(f"{path} is damaged; name another RUNS")
     return sweeps
 

@@ -64,7 +64,7 @@ def report(runs: Path, out: Path | None = None) -> str:
         )
     by_task = defaultdict(list)
     for result in results:
-        by_task[result.task].append(result)
+        by_task[result.task.name].append(result)
     for task, of_task in by_task.items():
         if any(result.settings != of_task[0].settings for result in of_task):
             raise ValueError(
@@ -72,16 +72,20 @@ def report(runs: Path, out: Path | None = None) -> str:
             )
     planned = {task: len(sweep.runs) for task, sweep in load_sweeps(runs).items()}
     rows = [
-        row
-        for task in sorted(by_task, key=list(KNOWN).index)
-        for row in task_rows(by_task[task], planned.get(task))
+        row for task in sorted(by_task, key=_place) for row in task_rows(by_task[task], planned.get(task))
     ]
     average, missing = average_row(rows, variants[0])
     rows += [average] if average else []
     if out:
         write_csv(out, rows)
-    waiting = sorted(planned.keys() - by_task.keys(), key=list(KNOWN).index)
+    waiting = sorted(planned.keys() - by_task.keys(), key=_place)
     return "\n\n".join([f"GLUE, {variants[0]}", markdown(rows), *notes(variants[0], missing, waiting)])
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Where a task stands in the report: as in the table, and one's own behind."""
+    order = list(KNOWN)
+    return (order.index(name) if name in order else len(order), name)
 
 
 def best_rate(results: Iterable[Result]) -> str:
@@ -94,12 +98,12 @@ def best_rate(results: Iterable[Result]) -> str:
 
 def first_metric(result: Result) -> float:
     """What chooses the rate."""
-    return result.metrics["valid"][KNOWN[result.task].metrics[0]]
+    return result.metrics["valid"][result.task.metrics[0]]
 
 
 def task_rows(results: Sequence[Result], planned: int | None) -> list[Row]:
     """A row for each metric of each dev set; the first metric of a dev set stands beside the paper's."""
-    task, rate = KNOWN[results[0].task], best_rate(results)
+    task, rate = results[0].task, best_rate(results)
     at_best = [result for result in results if result.rate == rate]
     rows = []
     for split in at_best[0].metrics:

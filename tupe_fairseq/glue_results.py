@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .curves import read_curves, write_hparams
-from .glue import BATCH_MEAN, KNOWN, GlueTask, labelled
+from .glue import BATCH_MEAN, KNOWN, find_task
+from .glue_task import GlueTask, labelled
 from .whole_file import whole_file
 
 RESULT_FILE = "result.json"
@@ -20,7 +21,7 @@ RESULT_FILE = "result.json"
 class Result:
     """A finished run."""
 
-    task: str
+    task: GlueTask
     rate: str
     seed: int
     variant: str
@@ -32,7 +33,7 @@ class Result:
 
     def save(self, folder: Path) -> None:
         """Writes the file, whole or not at all."""
-        write_json(folder / RESULT_FILE, asdict(self))
+        write_json(folder / RESULT_FILE, {**asdict(self), "task": self.task.name})
 
     @classmethod
     def load(cls, folder: Path) -> Result | None:
@@ -45,13 +46,14 @@ class Result:
         if not path.is_file():
             return None
         try:
-            result = cls(**json.loads(path.read_text(encoding="utf-8")))
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            result = cls(**{**stored, "task": find_task(stored["task"], folder)})
             sound = _sound(result)
-        except (AttributeError, TypeError, ValueError, RecursionError):
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
             sound = False
         if not sound:
             raise ValueError(f"{path} is damaged; delete it, and the run is done again")
-        own = (result.task, run_name(result.rate, result.seed))
+        own = (result.task.name, run_name(result.rate, result.seed))
         if own != (folder.parent.name, folder.name):
             raise ValueError(f"{path} is of {'/'.join(own)}; move it there, or delete it")
         return result
@@ -65,10 +67,10 @@ def run_name(rate: str, seed: int) -> str:
 def _sound(result: Result) -> bool:
     """Whether the values of a file are what `save` writes."""
     texts = (result.rate, result.variant, result.checkpoint)
-    if result.task not in KNOWN or type(result.seed) is not int or not isinstance(result.settings, dict):
+    if type(result.seed) is not int or not isinstance(result.settings, dict):
         return False
     flags = result.settings.get("flags", {})
-    names = KNOWN[result.task].metrics
+    names = result.task.metrics
     every = [value for values in result.metrics.values() for value in values.values()]
     return (
         all(isinstance(text, str) for text in texts)
@@ -89,12 +91,12 @@ def show_in_tensorboard(run: Path, result: Result, batch_size: str) -> None:
     """Writes the run's row of TensorBoard's table; a second dev set has columns of its own."""
     every = {
         _column(task, split, name)
-        for task in KNOWN.values()
+        for task in (*KNOWN.values(), result.task)
         for split in filter(labelled, task.splits)
         if split != "train"
         for name in task.metrics
     }
-    task = KNOWN[result.task]
+    task = result.task
     metrics = {
         _column(task, split, name): value
         for split, values in result.metrics.items()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .glue import GlueTask, labelled
+from .glue_task import GlueTask, labelled
 
 
 class Row(NamedTuple):

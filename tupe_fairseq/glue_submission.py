@@ -11,8 +11,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-from .glue import TASKS, GlueTask
+from .glue import TASKS
 from .glue_rows import check_label
+from .glue_task import GlueTask
 from .whole_file import whole_file
 
 HEADER = "index\tprediction"

@@ -107,7 +107,7 @@ class GlueSweep:
         dev_sets = [split for split in run.prepared.rows if split.startswith("valid")]
         update, metrics = best_validation(run.folder, dev_sets, run.prepared.task.metrics)
         result = Result(
-            task=run.task,
+            task=run.prepared.task,
             rate=run.rate,
             seed=run.seed,
             variant=self.variant,

@@ -144,7 +144,8 @@ def check_start(start: Start, state: dict[str, Any], model: TupeModel, task_stat
 def _check_history(start: Start, state: dict[str, Any]) -> None:
     """What fairseq reads in the file besides, whatever it then does with it."""
     history: Any = state.get("optimizer_history")
-    complete = isinstance(history, list) and history and isinstance(history[-1], dict)
+    record = history[-1] if isinstance(history, list) and history else None
+    complete = isinstance(record, dict) and ("lr_scheduler_state" in record or "best_loss" in record)
     if not (complete and isinstance(state.get("extra_state"), dict)):
         raise ValueError(
             f"{start.path} has weights without the record of a training (optimizer_history, extra_state), "

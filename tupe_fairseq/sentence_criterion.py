@@ -36,6 +36,10 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": lambda predictions, targets: accuracy_score(targets, predictions),
     # of label id 1, as in GLUE; 0 where neither predictions nor targets have it
     "f1": lambda predictions, targets: f1_score(targets == 1, predictions == 1, zero_division=0.0),
+    # the mean of F1 over the labels that predictions or targets have
+    "macro_f1": lambda predictions, targets: f1_score(
+        targets, predictions, average="macro", zero_division=0.0
+    ),
     "mcc": lambda predictions, targets: matthews_corrcoef(targets, predictions),
     "pearson": lambda predictions, targets: pearsonr(predictions, targets)[0],
     "spearman": lambda predictions, targets: spearmanr(predictions, targets)[0],

@@ -26,7 +26,8 @@ from omegaconf import II, MISSING
 
 from .checkpoints import GLUE_TASK
 from .config import TupeTaskConfig
-from .glue import BATCH_MEAN, LONGEST, PreparedTask, labelled
+from .glue import BATCH_MEAN, LONGEST, PreparedTask
+from .glue_task import labelled
 from .preflight import check_run, start, valid_subsets
 from .sentence_criterion import ROWS, log_scores
 from .sentence_rows import DealtRowsDataset, existing, load_rows, load_targets

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from . import token_file
 from .blocks import EveryRowDataset
-from .glue import DESCRIPTION_FILE, GlueTask, PreparedTask
+from .glue import DESCRIPTION_FILE, PreparedTask
 from .glue_rows import check_label
+from .glue_task import GlueTask
 from .vocabulary import BOS, EOS
 
 logger = logging.getLogger(__name__)
