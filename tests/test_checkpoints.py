@@ -138,10 +138,13 @@ def test_options_of_another_kind_are_refused(option: str, value: object, message
         checkpoints.model_options({"cfg": {"model": {**OPTIONS, option: value}}}, "here.pt")
 
 
+OTHERS = {"_name", "resize_positions", "attention_impl", "checkpoint_activations"}
+
+
 def test_the_options_that_shape_a_model_are_those_of_the_plugin() -> None:
-    """All but the dropouts, what a load may do, and how attention is computed."""
+    """All but the dropouts, what a load may do, and how attention and gradients are computed."""
     names = [field.name for field in fields(TupeConfig) if not field.name.endswith("dropout")]
-    assert sorted(checkpoints.SHAPE) == sorted(set(names) - {"_name", "resize_positions", "attention_impl"})
+    assert sorted(checkpoints.SHAPE) == sorted(set(names) - OTHERS)
 
 
 @pytest.mark.parametrize(

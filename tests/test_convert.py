@@ -114,6 +114,7 @@ def test_options_are_the_authors(golden: Path, converted: Path, variant: str, ki
     assert options.keys() == {field.name for field in fields(TupeConfig)} - {
         "resize_positions",
         "attention_impl",
+        "checkpoint_activations",
     }
     config = json.loads(str(numbers_of(golden, f"{variant}_tiny{kind}")["config/json"]))
     for name in options.keys() - {"_name", "variant"}:

@@ -34,7 +34,7 @@ CONFIG = EncoderConfig(
 )
 
 
-def random_encoder(variant: str, **changes: int) -> TupeEncoder:
+def random_encoder(variant: str, **changes: object) -> TupeEncoder:
     torch.manual_seed(0)
     encoder = TupeEncoder(dataclasses.replace(CONFIG, variant=VARIANTS[variant], **changes)).double().eval()
     for parameter in encoder.parameters():
@@ -57,6 +57,7 @@ def sentence(*length: int) -> torch.Tensor:
 
 
 TOKENS = [0, 5, 9, 5, 2, CONFIG.padding_idx, CONFIG.padding_idx]
+DROPOUT = {"dropout": 0.25, "attention_dropout": 0.25, "activation_dropout": 0.25}
 SMALL = {"layers": 2, "embed_dim": 8, "ffn_dim": 12, "num_heads": 2, "vocab_size": 10}
 
 
@@ -243,3 +244,23 @@ def test_dropout_of_attention_weights(dropout: float) -> None:
     kept = weights > 0
     assert abs(kept.double().mean().item() - (1 - dropout)) <= 5 * (dropout * (1 - dropout) / 2560) ** 0.5
     torch.testing.assert_close(weights[kept], torch.full_like(weights[kept], 1 / 16 / (1 - dropout)))
+
+
+@pytest.mark.parametrize("impl", ["reference", "tiles"])
+@pytest.mark.parametrize("name", ["bert_a_d", "tupe_r"])
+def test_activations_that_are_computed_once_more_change_no_number(name: str, impl: str) -> None:
+    """Every layer runs a second time, with the dropout masks of the first; in evaluation, none does."""
+    found, calls = [], []
+    for again in (False, True):
+        encoder = random_encoder(name, attention_impl=impl, checkpoint_activations=again, **DROPOUT)
+        encoder.layers[1].register_forward_pre_hook(lambda *_: calls.append(None))
+        tokens = torch.tensor([TOKENS] * 3)
+        encoder(tokens)
+        torch.manual_seed(5)
+        encoder.train()
+        features, _ = encoder(tokens)
+        features.pow(3).sum().backward()
+        found.append([features.detach(), *(p.grad for p in encoder.parameters() if p.grad is not None)])
+        assert len(calls) == (2 if not again else 2 + 3)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)

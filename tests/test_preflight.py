@@ -124,6 +124,10 @@ FILES: dict[str, tuple[Change, str]] = {
 }
 FLAGS: dict[str, tuple[str, str]] = {
     "half precision": ("--fp16 --cpu", "--fp16 needs a GPU, and this run has none; leave it out"),
+    "a shared out model": (
+        "--ddp-backend fully_sharded",
+        "--ddp-backend fully_sharded needs GPUs and fairscale (pip install fairscale); leave it out",
+    ),
     "written beside the training": (
         "--write-checkpoints-asynchronously",
         "--write-checkpoints-asynchronously leaves the run without checkpoint_last.pt",

@@ -69,6 +69,13 @@ class TupeConfig(FairseqDataclass):
     attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights"})
     activation_dropout: float = field(default=0.0, metadata={"help": "dropout after the feed-forward's GELU"})
     pooler_dropout: float = field(default=0.0, metadata={"help": "dropout in the sentence head"})
+    checkpoint_activations: bool = field(
+        default=False,
+        metadata={
+            "help": "keep only the input of a layer for the backward pass, which computes the layer once "
+            "more: less memory, slower, same numbers"
+        },
+    )
     attention_impl: ChoiceEnum(["auto", *IMPLEMENTATIONS]) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
@@ -117,6 +124,7 @@ def encoder_config(cfg: TupeConfig, vocab_size: int, padding_idx: int) -> Encode
         attention_dropout=cfg.attention_dropout,
         activation_dropout=cfg.activation_dropout,
         attention_impl=str(cfg.attention_impl),
+        checkpoint_activations=cfg.checkpoint_activations,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from .attention import SelfAttention, choose
 from .dropout import Dropout
@@ -40,6 +41,7 @@ class EncoderConfig:
     attention_dropout: float
     activation_dropout: float
     attention_impl: str = "auto"
+    checkpoint_activations: bool = False  # keep layers' inputs alone for the backward pass
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "layers", "embed_dim", "ffn_dim", "num_heads", "max_positions"):
@@ -150,7 +152,10 @@ class TupeEncoder(nn.Module):
         hiddens = [x] if return_all_hiddens else []
         padded_keys = padding if padding.any() else None
         for layer in self.layers:
-            x = layer(x, positions, padded_keys)
+            if self.training and self.cfg.checkpoint_activations:
+                x = checkpoint(layer, x, positions, padded_keys, use_reentrant=False)
+            else:
+                x = layer(x, positions, padded_keys)
             if return_all_hiddens:
                 hiddens.append(x)
         return x, hiddens

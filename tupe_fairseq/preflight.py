@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from omegaconf import OmegaConf
 
 from . import token_file
 from .workers import check_workers
+
+logger = logging.getLogger(__name__)
 
 
 def whole_config(cfg: Any) -> Any:
@@ -37,13 +41,21 @@ def check_run(whole: Any) -> None:
         whole: fairseq's whole configuration.
 
     Raises:
-        ValueError: a kind of numbers that needs a GPU without one; or one process of several that fairseq
-            was not told of; or checkpoints written while the training goes on.
+        ValueError: a kind of numbers, or of sharing a model out, that needs a GPU without one; or one process
+            of several that fairseq was not told of; or checkpoints written while the training goes on.
     """
+    gpu = torch.cuda.is_available() and not whole.common.cpu
     check_workers(whole.distributed_training.distributed_world_size, os.environ)
     for name in ("fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp"):
-        if whole.common[name] and (whole.common.cpu or not torch.cuda.is_available()):
+        if whole.common[name] and not gpu:
             raise ValueError(f"--{name.replace('_', '-')} needs a GPU, and this run has none; leave it out")
+    if whole.distributed_training.ddp_backend == "fully_sharded":
+        if not (gpu and find_spec("fairscale")):
+            raise ValueError(
+                "--ddp-backend fully_sharded needs GPUs and fairscale (pip install fairscale); leave it out, "
+                "and every process keeps the whole model"
+            )
+        logger.warning("--ddp-backend fully_sharded was never run with this plugin")
     if whole.checkpoint.write_checkpoints_asynchronously:
         raise ValueError(
             "--write-checkpoints-asynchronously leaves the run without checkpoint_last.pt in fairseq 0.12; "
