@@ -199,7 +199,7 @@ BYTES = st.binary(max_size=300) | PIECES.map(b"".join) | MARKED_TEXT
 BYTES = BYTES | BYTES.map(lambda data: gzip.compress(data, mtime=0))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES, deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES)
 @given(BYTES)
 def test_any_bytes_are_prepared_or_refused_in_a_sentence(data: bytes) -> None:
     """Nothing but what is counted as dropped is lost: the pieces give the lines back, normalised."""
@@ -217,7 +217,7 @@ def test_any_bytes_are_prepared_or_refused_in_a_sentence(data: bytes) -> None:
         )
 
 
-@settings(max_examples=2 * EXAMPLES, deadline=None)
+@settings(max_examples=2 * EXAMPLES)
 @given(st.binary(max_size=300) | PIECES.map(b"".join), st.booleans())
 def test_any_rows_are_read_or_refused_in_a_sentence(data: bytes, header: bool) -> None:
     """Of a row file, every line is a row or is named."""

@@ -9,14 +9,17 @@ from __future__ import annotations
 import codecs
 import gzip
 import re
+import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import NamedTuple, TextIO
+
+from tqdm import tqdm
 
 from .line_rules import clean_line, digest, why_drop
 from .pool import Workers
@@ -129,7 +132,8 @@ def read_lines(path: Path, tally: Tally) -> Iterator[str]:
 def _chunks(texts: Iterable[Path], tally: Tally) -> Iterator[_Chunk]:
     """All lines of the texts; an empty chunk ends a text."""
     for path in texts:
-        print(f"cleaning {path}", flush=True)
+        tqdm.write(f"cleaning {path}")  # above a bar, if there is one
+        sys.stdout.flush()
         for lines in _raw_lines(path, tally):
             yield _Chunk(path, lines)
         yield _Chunk(path, [])
@@ -152,11 +156,19 @@ def _judge(chunk: _Chunk, min_letters: int, min_letter_share: float) -> _Judged:
     return _Judged(chunk.path, judged, removed)
 
 
+def plain_bytes(texts: Sequence[Path]) -> int | None:
+    """How large texts are together; not known, where one is packed."""
+    return None if any(map(_is_packed, texts)) else sum(path.stat().st_size for path in texts)
+
+
+def _is_packed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
 def _raw_lines(path: Path, tally: Tally) -> Iterator[list[str]]:
     """Lines of a text as they are, some CHUNK_CHARACTERS at a time."""
-    with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    with gzip.open(path) if packed else path.open("rb") as file:
+    with gzip.open(path) if _is_packed(path) else path.open("rb") as file:
         try:
             start = file.peek(4)
             encoding, errors = next(

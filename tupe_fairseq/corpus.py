@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .cleaning import Tally, clean_texts
+from .cleaning import Tally, clean_texts, plain_bytes
 from .corpus_report import notes_on_reading, nothing_left, summarize, table
 from .encoding import encode, learn_vocabulary
 from .pool import Workers, start_workers
@@ -105,14 +105,15 @@ def _make(settings: Settings, work: Path, fresh: Path) -> dict[str, Any]:
     (fresh / "bin").mkdir(parents=True)
     tally = Tally()
     with start_workers(settings.workers) as workers:
-        with Stage("cleaning") as cleaning:
+        with Stage("cleaning", plain_bytes(settings.texts)) as cleaning:
             documents, notes = _clean(settings, work, tally, workers, cleaning)
         with Stage("vocabulary") as vocabulary:
             notes += _find_vocabulary(settings, work / "train.txt", fresh, vocabulary)
-        with Stage("encoding") as encoding:
+        texts = [work / f"{split}.txt" for split in SPLITS]
+        with Stage("encoding", plain_bytes(texts)) as encoding:
             encoded = [
-                encode(work / f"{split}.txt", fresh, fresh / "bin" / split, workers, encoding)
-                for split in SPLITS
+                encode(text, fresh, fresh / "bin" / split, workers, encoding)
+                for split, text in zip(SPLITS, texts)
             ]
     if not settings.vocab_from:  # else all corpora of a vocabulary have the same dictionary, byte for byte
         write_dictionary(fresh / DICTIONARY_FILE, Vocabulary(fresh).pieces, encoded[0].counts.tolist())

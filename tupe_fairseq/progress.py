@@ -1,8 +1,11 @@
-"""How far a stage of long work is, and how fast it goes."""
+"""How far a stage of long work is, and how fast it goes: a bar in a terminal, else a line now and then."""
 
 from __future__ import annotations
 
+import sys
 import time
+
+from tqdm import tqdm
 
 INTERVAL = 10  # seconds between two lines
 
@@ -15,8 +18,13 @@ class Stage:
         stage.tell()
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, total: int | None = None) -> None:
+        """Args:
+        total: bytes that it will go through, if that is known.
+        """
         self.name = name
+        self._total = total
+        self._bar: tqdm | None = None
         self.bytes = 0
         self._begun = self._told = time.monotonic()
         self.seconds = 0.0
@@ -25,12 +33,18 @@ class Stage:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
         if error == (None, None, None):
             self._print()
 
     def tell(self) -> None:
-        """A line, if none was told for a while."""
-        if time.monotonic() - self._told >= INTERVAL:
+        """Moves the bar, or prints a line, if none was told for a while."""
+        if self._bar is None and sys.stderr.isatty():
+            self._bar = tqdm(total=self._total, desc=self.name, unit="B", unit_scale=True, leave=False)
+        if self._bar is not None:
+            self._bar.update(self.bytes - self._bar.n)
+        elif time.monotonic() - self._told >= INTERVAL:
             self._print()
 
     def figures(self) -> dict[str, float]:

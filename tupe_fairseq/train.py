@@ -13,7 +13,10 @@ import logging
 import os
 import sys
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
+
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from .workers import launch, leave_word, local_workers, worker_flags
 
@@ -42,8 +45,11 @@ def train(given: list[str]) -> None:
         quieten()
     from fairseq_cli.train import cli_main
 
-    sys.argv[1:] = [*worker_flags(given, os.environ), *given]
-    cli_main()
+    terminal = sys.stdout.isatty() and sys.stderr.isatty()
+    lines = [] if terminal else ["--no-progress-bar"]  # fairseq looks at stderr alone, and logs to stdout
+    sys.argv[1:] = [*worker_flags(given, os.environ), *lines, *given]
+    with logging_redirect_tqdm() if terminal else nullcontext():  # lines above the bar, not behind it
+        cli_main()
 
 
 def refused_here(error: BaseException) -> bool:
